@@ -1,0 +1,170 @@
+"""The compiled step graph: what the compiler produces and the engine runs.
+
+A graph is data: it has a stable JSON form that is stored with a published version. Its rule of flow is one sentence:
+a node is *entered* when all its incoming edges are decided; it runs if at least one of them is live, and is SKIPPED
+(a dead path) if none is. That makes every join safe against any combination of skips.
+
+Edges are decided when their source is decided. An edge is live when its source was live and ended SUCCEEDED, or was
+skipped by its own `when` (the flow goes on past it), and, for an edge that leaves a BRANCH, when its `case` is the
+chosen one. FAILED, CANCELLED and dead-path SKIPPED sources make dead edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from definitions.bounds import Bounds
+    from definitions.expression import Expression
+    from definitions.template import Template
+    from orbit.jsontext import Json
+
+
+class NodeKind(StrEnum):
+    """What a node does when it is entered."""
+
+    TASK = "TASK"  # one Pulse task
+    BRANCH = "BRANCH"  # chooses one case; its outgoing edges carry `case`
+    FORK = "FORK"  # starts every branch of a `parallel` block
+    JOIN = "JOIN"  # ends a branch or parallel block
+    WAIT = "WAIT"  # a durable timer
+    POLL = "POLL"  # bounded rounds, each one Pulse task
+    SET = "SET"  # values computed from what is known
+    FAIL = "FAIL"  # ends the instance FAILED
+    RETURN = "RETURN"  # ends the instance SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySpec:
+    """The retry policy of a step's task; the units are in the names."""
+
+    attempts_max: int
+    backoff_seconds: float
+    backoff_seconds_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """How a TASK node, or one round of a POLL node, is submitted to Pulse."""
+
+    type: str  # task type, without its version
+    task_version: int
+    queue: str
+    input: Template
+    retry: RetrySpec
+    attempt_timeout_seconds: float
+    start_within_seconds: float
+    timeout_seconds: float  # the step's bound: the task's deadline counts from its submission
+    priority: int
+    output_schema: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case of a BRANCH: its label on the edges and its condition; `when` is None for `else`."""
+
+    label: str
+    when: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchSpec:
+    """The cases of a BRANCH node in the order in which they are tried."""
+
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitSpec:
+    """A durable wait for a span of time."""
+
+    for_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PollSpec:
+    """A bounded poll; `every` counts from a round's end to the next round's start."""
+
+    task: TaskSpec
+    done_when: Expression
+    fail_when: Expression | None
+    every_seconds: float
+    backoff: float  # factor on `every` after each round, 1.0 is none
+    every_seconds_max: float
+    rounds_max: int
+    timeout_seconds: float
+    continue_on_round_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """Values that become the step's output."""
+
+    values: Template
+
+
+@dataclass(frozen=True, slots=True)
+class FailSpec:
+    """End the instance FAILED with this code and message."""
+
+    code: str
+    message: Template
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSpec:
+    """End the instance SUCCEEDED with this output."""
+
+    output: Template
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSpec:
+    """How the incoming edges of a JOIN are judged; `all` is the only policy of language weave/1 so far."""
+
+    policy: str
+    opens: str  # the BRANCH or FORK node that this join closes
+
+
+Spec = TaskSpec | BranchSpec | WaitSpec | PollSpec | SetSpec | FailSpec | ReturnSpec | JoinSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Position is that of the step in the YAML."""
+
+    id: str
+    kind: NodeKind
+    spec: Spec
+    when: Expression | None
+    title: str | None
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A way from `source` to `target`, as indexes into `Graph.nodes`; `case` labels a branch's case or a fork's branch."""
+
+    source: int
+    target: int
+    case: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A compiled workflow version. `nodes` stand in a topological order, so every edge points forward."""
+
+    format: int
+    workflow: str
+    version: int
+    title: str | None
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    input_schema: Json
+    output: Template | None
+    timeout_seconds: float
+    on_failure: str  # "hold" | "fail"
+    bounds: Bounds
