@@ -1,0 +1,174 @@
+"""The database as the rest of Orbit sees it: run this function in one transaction.
+
+Two pools, so that a burst of API calls can't starve lease renewals. A transaction that loses a deadlock or waits too
+long for a lock is rolled back WHOLE and run again. On SQLite one native thread owns the only connection, so that the
+hub never waits in C. Asking for a transaction inside a transaction is an assertion on every database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from enum import StrEnum
+from pathlib import Path
+from time import sleep as _pause  # noqa: TID251  (the back-off of a lost deadlock has nothing to wait for)
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from orbit.database.clock import DatabaseClock
+from orbit.database.connect import ConnectionLimits, engine_open
+from orbit.database.failures import Failure, classify
+from orbit.database.transaction import Transaction
+from orbit.errors import Unavailable
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Engine
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 5
+_BACKOFF_SECONDS = 0.005
+_AWAY_ATTEMPTS_MAX = 2
+
+_holding: ContextVar[bool] = ContextVar("orbit_database_holding", default=False)
+
+
+class Pool(StrEnum):
+    """Which connections a transaction uses."""
+
+    API = "API"  # HTTP requests and operators' commands
+    DISPATCH = "DISPATCH"  # claims, starts, leases, results, sweepers, the workflow runner
+
+
+class Database:
+    """One database, opened once a process. Open it by `Database.open`, end it by `close`."""
+
+    def __init__(self, url: URL, engines: dict[Pool, Engine]) -> None:
+        self.url = url
+        self.clock = DatabaseClock()
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self._engines = engines
+        self._lock_file: int | None = None
+        self._run_native = _native_runner() if self.is_sqlite else None
+        self.counts = {"transactions": 0, "statements": 0, "retries": 0, "deadlocks": 0, "failures": 0}
+
+    @classmethod
+    def open(cls, url: str, limits: ConnectionLimits | None = None) -> Database:
+        """Open a database by its SQLAlchemy URL; nothing is read yet.
+
+        An SQLite file is locked against a second process: raises Unavailable if one has it.
+        """
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "mariadb":
+            parsed = parsed.set(drivername="mysql+pymysql")
+        bounds = limits or ConnectionLimits()
+        engine = engine_open(parsed, bounds)
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        database = cls(parsed, {Pool.API: engine, Pool.DISPATCH: engine if is_sqlite else engine_open(parsed, bounds)})
+        if is_sqlite and parsed.database and parsed.database != ":memory:":
+            database._lock_file = _file_lock(Path(parsed.database))
+        return database
+
+    def close(self) -> None:
+        """Close all connections and give the embedded file free."""
+        for engine in set(self._engines.values()):
+            if self._run_native is not None:
+                self._run_native(engine.dispose)
+            else:
+                engine.dispose()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def transaction(self, work: Callable[[Transaction], T], *, pool: Pool = Pool.API) -> T:
+        """Run `work` in one transaction and return its result after COMMIT.
+
+        Raises whatever `work` raises (rolled back), Unavailable if the database is away or still too contended after
+        five runs. `work` may run more than once, see Transaction.
+        """
+        if _holding.get():
+            message = "a transaction was asked for inside a transaction"
+            raise AssertionError(message)
+        token = _holding.set(True)
+        try:
+            transaction, result = self._attempts(work, self._engines[pool])
+        finally:
+            _holding.reset(token)
+        for callback in transaction.callbacks:
+            callback()
+        return result
+
+    def _attempts(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
+        away = 0
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                if self._run_native is not None:
+                    return self._run_native(lambda: self._once(work, engine))
+                return self._once(work, engine)
+            except DBAPIError as error:
+                failure = classify(error)
+                if failure is Failure.BUG:
+                    self.counts["failures"] += 1
+                    raise
+                self.counts["retries"] += 1
+                if failure is Failure.CONTENDED:
+                    self.counts["deadlocks"] += 1
+                away += failure is Failure.AWAY
+                if attempt == ATTEMPTS_MAX or away > _AWAY_ATTEMPTS_MAX:
+                    self.counts["failures"] += 1
+                    message = "the database is away" if away else "the database is too contended"
+                    raise Unavailable(message) from error
+            except PoolTimeout as error:
+                self.counts["failures"] += 1
+                message = "no database connection is free"
+                raise Unavailable(message) from error
+            _pause(random.uniform(0, _BACKOFF_SECONDS * 2**attempt))
+        message = "unreachable: the last attempt returns or raises"
+        raise AssertionError(message)
+
+    def _once(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
+        with engine.connect() as connection, connection.begin():
+            transaction = Transaction(connection, self.clock, is_sqlite=self.is_sqlite)
+            result = work(transaction)
+            self.counts["transactions"] += 1
+            self.counts["statements"] += transaction.statement_count
+        return transaction, result
+
+
+def _native_runner() -> Callable[[Callable[[], T]], T]:
+    """Return a function that runs another one in the single native thread that owns an embedded database."""
+    if _is_patched():
+        from gevent.threadpool import ThreadPool  # noqa: PLC0415  (only a node has gevent in its process)
+
+        pool = ThreadPool(1)
+        return pool.apply
+    executor = ThreadPoolExecutor(1, thread_name_prefix="orbit-sqlite")
+    return lambda work: executor.submit(work).result()
+
+
+def _is_patched() -> bool:
+    try:
+        from gevent.monkey import is_module_patched  # noqa: PLC0415  (the SDK runs without gevent)
+    except ImportError:
+        return False
+    return bool(is_module_patched("socket"))
+
+
+def _file_lock(path: Path) -> int:
+    """Lock the file beside the database, so that a second process is refused instead of waiting for every write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path.with_suffix(path.suffix + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        message = f"{path} is in use by another process"
+        raise Unavailable(message) from None
+    return descriptor

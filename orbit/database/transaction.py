@@ -1,0 +1,96 @@
+"""One open transaction: the only way in which stores talk to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import insert, text
+
+from orbit.database.bulk import joined_update, single_update
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Executable, Row, Table
+
+    from orbit.clock import Micros
+    from orbit.database.clock import DatabaseClock
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+_NOW = text("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))")
+
+
+class Transaction:
+    """Statements inside one transaction.
+
+    A function that gets one may run more than once (a deadlock rolls everything back), also after a COMMIT whose answer
+    was lost: it changes nothing but the database, and guards what it writes by receipts or by re-checking states.
+    """
+
+    def __init__(self, connection: Connection, clock: DatabaseClock, *, is_sqlite: bool) -> None:
+        self._connection = connection
+        self._clock = clock
+        self.is_sqlite = is_sqlite
+        self.callbacks: list[Callable[[], None]] = []
+        self.statement_count = 0
+
+    def rows(self, statement: Executable, parameters: Parameters = None) -> Sequence[Row[Any]]:
+        """Run a query and return all its rows."""
+        self.statement_count += 1
+        return self._connection.execute(statement, parameters).all()
+
+    def row(self, statement: Executable, parameters: Parameters = None) -> Row[Any] | None:
+        """Run a query that finds at most one row."""
+        self.statement_count += 1
+        return self._connection.execute(statement, parameters).one_or_none()
+
+    def execute(self, statement: Executable, parameters: Parameters = None) -> int:
+        """Run a statement and return the number of rows that it matched."""
+        self.statement_count += 1
+        return self._connection.execute(statement, parameters).rowcount
+
+    def expect(self, statement: Executable, parameters: Parameters = None, *, count: int) -> None:
+        """Run a write that must match exactly `count` rows; anything else is a bug and rolls the transaction back."""
+        matched = self.execute(statement, parameters)
+        if matched != count:
+            message = f"a write matched {matched} rows where {count} were locked"
+            raise AssertionError(message)
+
+    def insert(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows that all have the same columns, as one multi-row statement. No rows, no statement."""
+        if rows:
+            self.statement_count += 1
+            self._connection.execute(insert(table), list(rows))
+
+    def update_many(
+        self,
+        table: Table,
+        *,
+        key: str = "id",
+        rows: Sequence[Mapping[str, Any]],
+        where: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Update rows by `key`, each with its own values, in one statement; return how many rows matched.
+
+        Every row has the same columns. `where` adds conditions that all of them must meet.
+        """
+        if not rows:
+            return 0
+        self.statement_count += 1
+        conditions = where or {}
+        if not self.is_sqlite:
+            return self._connection.execute(*joined_update(table, key, rows, conditions)).rowcount
+        statement = single_update(table, key, tuple(rows[0]), conditions)
+        bound = ({f"b_{name}": value for name, value in row.items()} for row in rows)
+        return sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
+
+    def now(self) -> Micros:
+        """Read the database's clock. Call it after the transaction's last lock: a time read before a wait is stale."""
+        if self.is_sqlite:
+            return self._clock.local_now()
+        self.statement_count += 1
+        return int(self._connection.execute(_NOW).scalar_one()) + self._clock.offset_micros
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the caller's own greenlet once this transaction is committed, and not if it is not."""
+        self.callbacks.append(callback)

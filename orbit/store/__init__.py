@@ -1,0 +1,1 @@
+"""The foundation's statements: tenancy, receipts, audit and events."""

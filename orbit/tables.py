@@ -1,0 +1,99 @@
+"""The foundation's tables: who may do what, what was promised, what happened."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, Index, Table, UniqueConstraint
+
+from orbit.database import TABLE_OPTIONS, metadata
+from orbit.database import columns as kinds
+
+application = Table(
+    "orbit_application",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the application"),
+    Column("name", kinds.word(128), nullable=False, comment="Unique name"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When it was made, microseconds UTC"),
+    UniqueConstraint("name"),
+    comment="Who calls: owns environments and, across them, quotas",
+    **TABLE_OPTIONS,
+)
+
+namespace = Table(
+    "orbit_namespace",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the namespace"),
+    Column("application_id", kinds.identifier(), nullable=False, comment="Owner"),
+    Column("name", kinds.word(128), nullable=False, comment="The namespace's name"),
+    Column("environment", kinds.word(128), nullable=False, comment="The application's environment that it is"),
+    Column("disabled_at", kinds.instant(), comment="Since when nothing in it is served; null while it is in use"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When it was made, microseconds UTC"),
+    UniqueConstraint("application_id", "name", "environment", name="orbit_namespace_name_unique"),
+    comment="The boundary of what a credential may see: one environment of one application",
+    **TABLE_OPTIONS,
+)
+
+credential = Table(
+    "orbit_credential",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7; in hex the public half of the token"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="The one namespace it belongs to"),
+    Column("name", kinds.word(128), nullable=False, comment="For people"),
+    Column("secret_hash", kinds.digest(), nullable=False, comment="SHA-256 of the secret, which is not stored"),
+    Column("scopes", kinds.text(), nullable=False, comment="JSON list of scopes"),
+    Column("queues", kinds.text(), comment="JSON list of queue names in range; null means all"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When it was made, microseconds UTC"),
+    Column("revoked_at", kinds.instant(), comment="From when on it is refused; null while it is valid"),
+    Index("orbit_credential_by_namespace", "namespace_id", "id"),
+    comment="Credentials: several may be valid at once, so that they can be rotated with overlap",
+    **TABLE_OPTIONS,
+)
+
+receipt = Table(
+    "orbit_receipt",
+    metadata,
+    Column("id", kinds.digest(), primary_key=True, comment="SHA-256 of namespace, operation, resource and key"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose request it was"),
+    Column("meaning", kinds.digest(), nullable=False, comment="SHA-256 of the request's canonical JSON"),
+    Column("subject_id", kinds.identifier(), nullable=False, comment="What the request made or changed"),
+    Column("answer", kinds.payload(), nullable=False, comment="The data of the first answer, JSON"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When the request was accepted, microseconds UTC"),
+    Index("orbit_receipt_by_age", "created_at"),
+    comment="Idempotency receipts: the same request again gets the same answer",
+    **TABLE_OPTIONS,
+)
+
+audit = Table(
+    "orbit_audit",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the record"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Where it happened"),
+    Column("actor", kinds.word(64), nullable=False, comment="Credential id, or the command that acted"),
+    Column("operation", kinds.word(64), nullable=False, comment="Such as queue.configure"),
+    Column("subject_kind", kinds.word(32), nullable=False, comment="Such as queue"),
+    Column("subject_id", kinds.identifier(), nullable=False, comment="What was managed"),
+    Column("request_id", kinds.identifier(), nullable=False, comment="The request's id"),
+    Column("reason", kinds.text(), comment="The operator's words; null where the operation takes none"),
+    Column("before", kinds.text(), comment="JSON of the state before; null if there was none"),
+    Column("after", kinds.text(), comment="JSON of the state after"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
+    Index("orbit_audit_for_list", "namespace_id", "created_at", "id"),
+    comment="Every management operation: who, when, why, before and after",
+    **TABLE_OPTIONS,
+)
+
+event = Table(
+    "orbit_event",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the event"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Where it happened"),
+    Column("type", kinds.word(64), nullable=False, comment="Such as task.succeeded"),
+    Column("subject_id", kinds.identifier(), nullable=False, comment="The task, queue or instance it is about"),
+    Column("subject_revision", kinds.counter(), nullable=False, comment="Orders the events of a subject"),
+    Column("data", kinds.text(), nullable=False, comment="JSON details"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
+    CheckConstraint("subject_revision >= 0", name="revision_not_negative"),
+    Index("orbit_event_by_subject", "subject_id", "subject_revision"),
+    Index("orbit_event_for_list", "namespace_id", "created_at", "id"),
+    comment="What happened, stored in the transaction that caused it",
+    **TABLE_OPTIONS,
+)
