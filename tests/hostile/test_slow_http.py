@@ -1,0 +1,154 @@
+"""Slow, broken and oversized HTTP clients against the listener (cases c111 and c117)."""
+
+from __future__ import annotations
+
+import socket as native
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from api.listener import ListenerLimits, NodeHandler
+from tests.hostile.socket_server import EchoGate, RawClient, Running, running_server
+
+POST = b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LIMITS = ListenerLimits(head_seconds=0.6, body_seconds=0.8, idle_seconds=1.5, body_bytes=1_000, linger_seconds=0.3)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Running]:
+    with running_server(limits=LIMITS, gate=EchoGate()) as running:
+        yield running
+
+
+def ask(node: Running, request: bytes) -> bytes:
+    with RawClient(node.port) as client:
+        client.sock.sendall(request)
+        return client.rest()
+
+
+def test_a_whole_body_reaches_the_application(node: Running) -> None:
+    assert ask(node, POST + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello").endswith(b"\r\n\r\n5")
+
+
+def test_a_chunked_body_reaches_the_application_whole(node: Running) -> None:
+    chunks = b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
+    answer = ask(node, POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert answer.endswith(b"\r\n\r\n11")
+
+
+def test_two_requests_in_one_packet_are_answered_in_order(node: Running) -> None:
+    one = POST + b"Content-Length: 3\r\n\r\nabc"
+    two = POST + b"Connection: close\r\nContent-Length: 4\r\n\r\nabcd"
+    answer = ask(node, one + two)
+    assert answer.count(b"200 OK") == 2
+    assert answer.endswith(b"\r\n\r\n4")
+
+
+def test_c111_a_short_body_then_the_end_is_refused_at_once(node: Running) -> None:
+    started = time.monotonic()
+    with RawClient(node.port) as client:
+        client.sock.sendall(POST + b"Content-Length: 100\r\n\r\n0123456789")
+        client.sock.shutdown(1)
+        answer = client.rest()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"INVALID_REQUEST" in answer
+    assert time.monotonic() - started < 0.6
+
+
+def test_c111_a_body_that_stops_is_answered_408(node: Running) -> None:
+    started = time.monotonic()
+    answer = ask(node, POST + b"Content-Length: 100\r\n\r\n0123456789")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"REQUEST_TIMEOUT" in answer
+    assert 0.7 < time.monotonic() - started < 3
+
+
+def test_c117_slow_heads_and_bodies_are_cut_while_others_are_served(node: Running) -> None:
+    silent = [RawClient(node.port) for _ in range(20)]
+    heads = [RawClient(node.port) for _ in range(20)]
+    bodies = [RawClient(node.port) for _ in range(20)]
+    for client in bodies:
+        client.sock.sendall(POST + b"Content-Length: 100\r\n\r\n")
+    open_count = len(silent + heads + bodies)
+    deadline = time.monotonic() + 6
+    dribbling = dict.fromkeys(heads, b"P") | dict.fromkeys(bodies, b"1")
+    waiting = set(silent)
+    for client in [*silent, *heads, *bodies]:
+        client.sock.settimeout(0.001)
+    while open_count and time.monotonic() < deadline:
+        started = time.monotonic()
+        assert ask(node, POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nok").endswith(b"2")
+        assert time.monotonic() - started < 1
+        for client in [*dribbling, *waiting]:
+            try:
+                if client in dribbling:
+                    client.sock.sendall(dribbling[client])
+                gone = client.sock.recv(4096) == b""
+            except TimeoutError:
+                gone = False
+            except OSError:
+                gone = True
+            if gone:
+                dribbling.pop(client, None)
+                waiting.discard(client)
+        open_count = len(dribbling) + len(waiting)
+    for client in [*silent, *heads, *bodies]:
+        client.sock.close()
+    assert open_count == 0
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST + b"Content-Length: 1001\r\n\r\n" + b"x" * 1001,
+        POST + b"Content-Length: 99999999999\r\n\r\n" + b"x" * 5000,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n",
+    ],
+)
+def test_a_body_over_the_limit_is_answered_413(node: Running, request_bytes: bytes) -> None:
+    answer = ask(node, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"PAYLOAD_TOO_LARGE" in answer
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"GET\r\n\r\n",
+        POST + b"Content-Length: -5\r\n\r\n",
+        POST + b"Content-Length: many\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_not_http_gets_400_with_the_envelope(
+    node: Running, request_bytes: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = ask(node, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"INVALID_REQUEST" in answer
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_idle_connection_is_closed_after_its_time(node: Running) -> None:
+    with RawClient(node.port) as client:
+        client.sock.sendall(POST + b"Content-Length: 2\r\n\r\nok")
+        started = time.monotonic()
+        answer = client.rest()
+    assert answer.endswith(b"\r\n\r\n2")
+    assert 1.2 < time.monotonic() - started < 4
+
+
+def test_nodelay_is_on_for_every_connection() -> None:
+    seen: list[int] = []
+
+    class WatchingHandler(NodeHandler):
+        def run_application(self) -> None:
+            seen.append(self.socket.getsockopt(native.IPPROTO_TCP, native.TCP_NODELAY))
+            super().run_application()
+
+    with running_server(limits=LIMITS, gate=EchoGate(), handler_class=WatchingHandler) as node:
+        ask(node, POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
+    assert seen
+    assert seen[0] != 0
