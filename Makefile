@@ -35,7 +35,7 @@ check: $(STAMP) ## lint, format, types, layers and house rules
 	@$(VENV)/bin/ruff format --check .
 	@$(RUN) mypy
 	@$(VENV)/bin/lint-imports --cache-dir .cache/import-linter
-	@$(RUN) pytest -q --databases none tests/tidy
+	@$(RUN) pytest -q tests/tidy
 
 format: $(STAMP) ## format the code and apply safe fixes
 	@$(VENV)/bin/ruff format .

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from pathlib import Path
 from time import sleep as _pause  # noqa: TID251  (the back-off of a lost deadlock has nothing to wait for)
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
@@ -56,7 +56,7 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self._engines = engines
         self._lock_file: int | None = None
-        self._run_native = _native_runner() if self.is_sqlite else None
+        self._native = _NativeThread() if self.is_sqlite else None
         self.counts = {"transactions": 0, "statements": 0, "retries": 0, "deadlocks": 0, "failures": 0}
 
     @classmethod
@@ -79,10 +79,12 @@ class Database:
     def close(self) -> None:
         """Close all connections and give the embedded file free."""
         for engine in set(self._engines.values()):
-            if self._run_native is not None:
-                self._run_native(engine.dispose)
+            if self._native is not None:
+                self._native.run(engine.dispose)
             else:
                 engine.dispose()
+        if self._native is not None:
+            self._native.end()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -109,8 +111,8 @@ class Database:
         away = 0
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                if self._run_native is not None:
-                    return self._run_native(lambda: self._once(work, engine))
+                if self._native is not None:
+                    return self._native.run(lambda: self._once(work, engine))
                 return self._once(work, engine)
             except DBAPIError as error:
                 failure = classify(error)
@@ -142,15 +144,24 @@ class Database:
         return transaction, result
 
 
-def _native_runner() -> Callable[[Callable[[], T]], T]:
-    """Return a function that runs another one in the single native thread that owns an embedded database."""
-    if _is_patched():
-        from gevent.threadpool import ThreadPool  # noqa: PLC0415  (only a node has gevent in its process)
+class _NativeThread:
+    """The single native thread that owns an embedded database."""
 
-        pool = ThreadPool(1)
-        return pool.apply
-    executor = ThreadPoolExecutor(1, thread_name_prefix="orbit-sqlite")
-    return lambda work: executor.submit(work).result()
+    def __init__(self) -> None:
+        self._apply: Callable[[Callable[[], Any]], Any]
+        if _is_patched():
+            from gevent.threadpool import ThreadPool  # noqa: PLC0415  (only a node has gevent in its process)
+
+            pool = ThreadPool(1)
+            self._apply, self.end = pool.apply, pool.kill
+            return
+        executor = ThreadPoolExecutor(1, thread_name_prefix="orbit-sqlite")
+        self._apply, self.end = lambda work: executor.submit(work).result(), executor.shutdown
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` there, wait for it and return its result or raise its error."""
+        result: T = self._apply(work)
+        return result
 
 
 def _is_patched() -> bool:

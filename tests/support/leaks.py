@@ -1,0 +1,60 @@
+"""Find what a test left behind: threads, greenlets, child processes, pooled connections."""
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from orbit.database import Database
+from tests.support.waiting import wait_until
+
+SETTLE_SECONDS = 3.0
+
+
+def threads() -> set[threading.Thread]:
+    """Return the live threads, less those of tools that live as long as the process."""
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(("execnet", "gevent"))}
+
+
+def greenlets() -> "set[Any]":
+    """Return the live greenlets, less each thread's main one and gevent's hubs."""
+    greenlet = sys.modules.get("greenlet")
+    if greenlet is None:
+        return set()
+    hub = getattr(sys.modules.get("gevent.hub"), "Hub", ())
+    return {
+        each
+        for each in gc.get_objects()
+        if isinstance(each, greenlet.greenlet) and each and each.parent is not None and not isinstance(each, hub)
+    }
+
+
+def children() -> set[int]:
+    """Return the process ids of this process's children; one that has ended but was not waited for counts too."""
+    path = Path(f"/proc/{os.getpid()}/task")
+    return {int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()}
+
+
+def settle(what: str, leaked: Callable[[], Collection[object]]) -> None:
+    """Fail, naming what is left, unless `leaked()` becomes empty soon: an ending thread needs a moment."""
+    left = leaked()
+    if not left:
+        return
+    gc.collect()
+    try:
+        wait_until(lambda: not leaked(), SETTLE_SECONDS)
+    except AssertionError:
+        message = f"{what} left behind: {', '.join(map(str, leaked()))}"
+        raise AssertionError(message) from None
+
+
+def checked_out(database: Database) -> int:
+    """Count the pooled connections that nobody gave back."""
+    return sum(
+        engine.pool.checkedout()
+        for engine in database._engines.values()  # noqa: SLF001  (no part of production asks for it)
+        if hasattr(engine.pool, "checkedout")
+    )
