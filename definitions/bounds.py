@@ -1,0 +1,146 @@
+"""The proven maxima of one instance, and how those of its parts add up.
+
+Time is active time: pauses, open reviews, manual recovery and migration are outside and come on top. The arithmetic
+follows the structure: a sequence adds, a choice takes the larger, parallel branches take the longest and add their
+tasks. Everything is finite because every step kind has a bound of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from definitions.limits import ATTEMPTS_LOST_MAX, VALUE_BYTES_MAX
+
+# What a node leaves behind beside its values: its row, its history and its task rows, rounded up.
+RECORD_BYTES = 4 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one instance can use at most."""
+
+    tasks: int = 0
+    attempts: int = 0
+    rounds: int = 0
+    concurrent_tasks: int = 0
+    stored_bytes: int = 0
+    active_seconds: float = 0.0
+
+
+NOTHING = Bounds()
+
+
+def sequence(parts: Iterable[Bounds]) -> Bounds:
+    """Return the bounds of parts that run one after the other."""
+    total = NOTHING
+    for part in parts:
+        total = Bounds(
+            tasks=total.tasks + part.tasks,
+            attempts=total.attempts + part.attempts,
+            rounds=total.rounds + part.rounds,
+            concurrent_tasks=max(total.concurrent_tasks, part.concurrent_tasks),
+            stored_bytes=total.stored_bytes + part.stored_bytes,
+            active_seconds=total.active_seconds + part.active_seconds,
+        )
+    return total
+
+
+def choice(parts: Iterable[Bounds]) -> Bounds:
+    """Return the bounds of parts of which exactly one runs."""
+    total = NOTHING
+    for part in parts:
+        total = Bounds(
+            tasks=max(total.tasks, part.tasks),
+            attempts=max(total.attempts, part.attempts),
+            rounds=max(total.rounds, part.rounds),
+            concurrent_tasks=max(total.concurrent_tasks, part.concurrent_tasks),
+            stored_bytes=max(total.stored_bytes, part.stored_bytes),
+            active_seconds=max(total.active_seconds, part.active_seconds),
+        )
+    return total
+
+
+def parallel(parts: Iterable[Bounds]) -> Bounds:
+    """Return the bounds of parts that run side by side."""
+    every = list(parts)
+    together = sequence(every)
+    return Bounds(
+        tasks=together.tasks,
+        attempts=together.attempts,
+        rounds=together.rounds,
+        concurrent_tasks=sum(part.concurrent_tasks for part in every),
+        stored_bytes=together.stored_bytes,
+        active_seconds=max((part.active_seconds for part in every), default=0.0),
+    )
+
+
+def backoff_seconds_total(attempts_max: int, backoff_seconds: float, backoff_seconds_max: float) -> float:
+    """Return the longest sum of the gaps between `attempts_max` attempts, each the double of the one before."""
+    total = 0.0
+    gap = min(backoff_seconds, backoff_seconds_max)
+    for gap_index in range(attempts_max - 1):
+        if gap >= backoff_seconds_max:
+            return total + (attempts_max - 1 - gap_index) * backoff_seconds_max
+        total += gap
+        gap = min(gap * 2, backoff_seconds_max)
+    return total
+
+
+def attempts_total(attempts_max: int) -> int:
+    """Return how many attempts one task can have: its own and those that the platform may lose."""
+    return attempts_max + ATTEMPTS_LOST_MAX - 1
+
+
+def task(*, attempts_max: int, start_within_seconds: float, timeout_seconds: float, overrun_seconds: float) -> Bounds:
+    """Return the bounds of one task.
+
+    A full queue may keep it from being submitted for `start_within_seconds`; then its deadline counts; an attempt that
+    is under way at the deadline is told to stop and may take the rest of its own time, `overrun_seconds`.
+    """
+    return Bounds(
+        tasks=1,
+        attempts=attempts_total(attempts_max),
+        concurrent_tasks=1,
+        stored_bytes=2 * VALUE_BYTES_MAX + RECORD_BYTES,
+        active_seconds=start_within_seconds + timeout_seconds + overrun_seconds,
+    )
+
+
+def poll(
+    round_bounds: Bounds, *, rounds_max: int, every_seconds: float, backoff: float, every_seconds_max: float,
+    timeout_seconds: float,
+) -> Bounds:
+    """Return the bounds of a poll: it ends by its rounds or by its time-out, after the round then under way."""
+    gaps = 0.0
+    gap = every_seconds
+    for gap_index in range(rounds_max - 1):
+        if backoff == 1.0 or gap >= every_seconds_max:
+            gaps += (rounds_max - 1 - gap_index) * min(gap, every_seconds_max)
+            break
+        gaps += gap
+        gap *= backoff
+    by_rounds = rounds_max * round_bounds.active_seconds + gaps
+    return Bounds(
+        tasks=rounds_max,
+        attempts=rounds_max * round_bounds.attempts,
+        rounds=rounds_max,
+        concurrent_tasks=1,
+        stored_bytes=rounds_max * round_bounds.stored_bytes,
+        active_seconds=min(by_rounds, timeout_seconds + round_bounds.active_seconds),
+    )
+
+
+def value() -> Bounds:
+    """Return the bounds of a step that stores one value."""
+    return Bounds(stored_bytes=VALUE_BYTES_MAX + RECORD_BYTES)
+
+
+def record() -> Bounds:
+    """Return the bounds of a step that stores nothing but that it happened."""
+    return Bounds(stored_bytes=RECORD_BYTES)
+
+
+def wait(seconds: float) -> Bounds:
+    """Return the bounds of a wait."""
+    return Bounds(stored_bytes=RECORD_BYTES, active_seconds=seconds)

@@ -1,0 +1,458 @@
+"""Syntax tree to nested Python closures: what runs when an expression is evaluated.
+
+Values are plain JSON (None, bool, int, float, str, list, dict). Types are told apart exactly, because to Python True
+equals 1 and here nothing but a bool is a bool. A closure raises Fault with the offset to blame; a path of names is one
+closure, since most of what runs is paths.
+"""
+
+from __future__ import annotations
+
+import math
+import operator as operators
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from definitions.expression.errors import Fault, FaultCode
+from definitions.expression.functions import FUNCTIONS, Function, Refused, type_name
+from definitions.expression.syntax import (
+    Binary,
+    Call,
+    Conditional,
+    Index,
+    ListLiteral,
+    Literal,
+    Logic,
+    MapLiteral,
+    Name,
+    Node,
+    Select,
+    Unary,
+)
+from definitions.limits import INT64_MAX, INT64_MIN, RESULT_CHARACTERS_MAX, RESULT_ITEMS_MAX
+
+Closure = Callable[[Mapping[str, Any]], Any]
+Operation = Callable[[Any, Any, int], Any]
+
+_ABSENT = frozenset({FaultCode.NO_SUCH_FIELD, FaultCode.INDEX_OUT_OF_RANGE})
+
+
+def generate(node: Node) -> Closure:
+    """Return the closure of a checked tree."""
+    match node:
+        case Literal(value=value):
+            return lambda _scope: value
+        case Name() | Select() | Index():
+            return _path(node)
+        case Call():
+            return _call(node)
+        case Unary():
+            return _unary(node)
+        case Binary():
+            return _binary(node)
+        case Logic():
+            return _logic(node)
+        case Conditional():
+            return _conditional(node)
+        case ListLiteral(items=items):
+            makers = tuple(generate(item) for item in items)
+            return lambda scope: [make(scope) for make in makers]
+        case MapLiteral():
+            return _map(node)
+
+
+def _names(node: Node) -> list[tuple[str, int]] | None:
+    """Return names and offsets of a pure path, or None where an index is computed or the root is no name."""
+    found: list[tuple[str, int]] = []
+    while True:
+        match node:
+            case Name(name=name, offset=offset):
+                found.append((name, offset))
+                return found[::-1]
+            case Select(operand=operand, field=field, offset=offset):
+                found.append((field, offset))
+                node = operand
+            case _:
+                return None
+
+
+def _path(node: Name | Select | Index) -> Closure:
+    steps = _names(node)
+    if steps is not None:
+        return _name_path(steps)
+    if isinstance(node, Index):
+        return _index(generate(node.operand), generate(node.index), node.offset)
+    assert isinstance(node, Select)
+    operand, field, offset = generate(node.operand), node.field, node.offset
+
+    def select(scope: Mapping[str, Any]) -> Any:
+        return _field(operand(scope), field, offset)
+
+    return select
+
+
+def _name_path(steps: list[tuple[str, int]]) -> Closure:
+    names = tuple(name for name, _ in steps)
+    root, *rest = names
+
+    def explain(scope: Mapping[str, Any]) -> Fault:
+        """Walk again, slowly, to find the name that failed."""
+        value: Any = scope
+        for place, (name, offset) in enumerate(steps):
+            if place == 0:
+                if name not in scope:
+                    return Fault(FaultCode.NO_SUCH_FIELD, f"`{name}` has no value here", offset)
+                value = scope[name]
+                continue
+            try:
+                value = _field(value, name, offset)
+            except Fault as fault:
+                if names[0] == "steps" and place <= 2:  # noqa: PLR2004  (steps.<id>.output)
+                    message = f"step `{names[1]}` has no output: it was skipped, has not ended or has none"
+                    return Fault(FaultCode.NO_SUCH_FIELD, message, offset)
+                return fault
+        raise AssertionError("the path failed once and can't succeed now: values do not change")
+
+    missing = (KeyError, TypeError, IndexError)
+    match rest:
+        case []:
+
+            def one(scope: Mapping[str, Any]) -> Any:
+                try:
+                    return scope[root]
+                except missing:
+                    raise explain(scope) from None
+
+            return one
+        case [second]:
+
+            def two(scope: Mapping[str, Any]) -> Any:
+                try:
+                    return scope[root][second]
+                except missing:
+                    raise explain(scope) from None
+
+            return two
+        case [second, third, fourth]:
+
+            def four(scope: Mapping[str, Any]) -> Any:
+                try:
+                    return scope[root][second][third][fourth]
+                except missing:
+                    raise explain(scope) from None
+
+            return four
+        case _:
+
+            def many(scope: Mapping[str, Any]) -> Any:
+                try:
+                    value = scope[root]
+                    for name in rest:
+                        value = value[name]
+                except missing:
+                    raise explain(scope) from None
+                return value
+
+            return many
+
+
+def _field(value: Any, name: str, offset: int) -> Any:
+    if type(value) is not dict:
+        message = f"{type_name(value)} has no field `{name}`"
+        raise Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
+    try:
+        return value[name]
+    except KeyError:
+        raise Fault(FaultCode.NO_SUCH_FIELD, f"there is no field `{name}`", offset) from None
+
+
+def _index(operand: Closure, index: Closure, offset: int) -> Closure:
+    def run(scope: Mapping[str, Any]) -> Any:
+        value, key = operand(scope), index(scope)
+        if type(value) is dict and type(key) is str:
+            return _field(value, key, offset)
+        if type(value) is list and type(key) is int:
+            if 0 <= key < len(value):
+                return value[key]
+            message = f"the list has {len(value)} items, there is no item {key}"
+            raise Fault(FaultCode.INDEX_OUT_OF_RANGE, message, offset)
+        message = f"{type_name(value)} can't be indexed by {type_name(key)}"
+        raise Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
+
+    return run
+
+
+def _call(node: Call) -> Closure:
+    if node.target is None and node.function == "has":
+        return _has(generate(node.arguments[0]))
+    if node.target is None and node.function == "default":
+        return _default(generate(node.arguments[0]), generate(node.arguments[1]))
+    function: Function = FUNCTIONS[node.function]
+    makers = tuple(generate(part) for part in ((node.target,) if node.target else ()) + node.arguments)
+    body, offset = function.body, node.offset
+
+    def run(scope: Mapping[str, Any]) -> Any:
+        values = [make(scope) for make in makers]
+        try:
+            return body(*values)
+        except Refused as refused:
+            raise Fault(refused.code, refused.message, offset) from None
+
+    return run
+
+
+def _has(path: Closure) -> Closure:
+    def run(scope: Mapping[str, Any]) -> bool:
+        try:
+            path(scope)
+        except Fault as fault:
+            if fault.code in _ABSENT:
+                return False
+            raise
+        return True
+
+    return run
+
+
+def _default(path: Closure, otherwise: Closure) -> Closure:
+    def run(scope: Mapping[str, Any]) -> Any:
+        try:
+            return path(scope)
+        except Fault as fault:
+            if fault.code not in _ABSENT:
+                raise
+        return otherwise(scope)
+
+    return run
+
+
+def _not_bool(value: Any, operator: str, offset: int) -> Fault:
+    return Fault(FaultCode.NO_SUCH_OVERLOAD, f"`{operator}` takes true or false, not {type_name(value)}", offset)
+
+
+def _unary(node: Unary) -> Closure:
+    operand, offset = generate(node.operand), node.offset
+    if node.operator == "!":
+
+        def invert(scope: Mapping[str, Any]) -> bool:
+            value = operand(scope)
+            if value is True:
+                return False
+            if value is False:
+                return True
+            raise _not_bool(value, "!", offset)
+
+        return invert
+
+    def negate(scope: Mapping[str, Any]) -> Any:
+        value = operand(scope)
+        if type(value) is int:
+            return _int64(-value, offset)
+        if type(value) is float:
+            return -value
+        raise Fault(FaultCode.NO_SUCH_OVERLOAD, f"`-` does not take {type_name(value)}", offset)
+
+    return negate
+
+
+def _logic(node: Logic) -> Closure:
+    parts = tuple((generate(operand), operand.offset) for operand in node.operands)
+    operator = node.operator
+    # `&&` stops at the first false, `||` at the first true; the operands before it must be bools.
+    stop = operator == "||"
+    if len(parts) == 2:  # noqa: PLR2004  (the common case without a loop)
+        (left, left_offset), (right, right_offset) = parts
+
+        def two(scope: Mapping[str, Any]) -> bool:
+            value = left(scope)
+            if value is stop:
+                return stop
+            if type(value) is not bool:
+                raise _not_bool(value, operator, left_offset)
+            value = right(scope)
+            if type(value) is not bool:
+                raise _not_bool(value, operator, right_offset)
+            return value
+
+        return two
+
+    def run(scope: Mapping[str, Any]) -> bool:
+        for operand, offset in parts:
+            value = operand(scope)
+            if value is stop:
+                return stop
+            if type(value) is not bool:
+                raise _not_bool(value, operator, offset)
+        return not stop
+
+    return run
+
+
+def _conditional(node: Conditional) -> Closure:
+    condition, then, otherwise = generate(node.condition), generate(node.then), generate(node.otherwise)
+    offset = node.condition.offset
+
+    def run(scope: Mapping[str, Any]) -> Any:
+        value = condition(scope)
+        if value is True:
+            return then(scope)
+        if value is False:
+            return otherwise(scope)
+        raise _not_bool(value, "?", offset)
+
+    return run
+
+
+def _map(node: MapLiteral) -> Closure:
+    entries = tuple((generate(key), generate(value), key.offset) for key, value in node.entries)
+
+    def run(scope: Mapping[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for make_key, make_value, offset in entries:
+            key = make_key(scope)
+            if type(key) is not str:
+                message = f"the key of an object is a string, not {type_name(key)}"
+                raise Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
+            if key in made:
+                raise Fault(FaultCode.DUPLICATE_KEY, f"the key {key[:40]!r} stands twice in one object", offset)
+            made[key] = make_value(scope)
+        return made
+
+    return run
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Compare two JSON values as CEL does: numbers by value, all else only with its own type."""
+    kind, other = type(left), type(right)
+    if kind is other:
+        if kind is list:
+            return len(left) == len(right) and all(map(equal, left, right))
+        if kind is dict:
+            return left.keys() == right.keys() and all(equal(value, right[key]) for key, value in left.items())
+        return bool(left == right)
+    if (kind is int and other is float) or (kind is float and other is int):
+        return bool(left == right)
+    return False
+
+
+def _int64(value: int, offset: int) -> int:
+    if INT64_MIN <= value <= INT64_MAX:
+        return value
+    raise Fault(FaultCode.INTEGER_OVERFLOW, "the result does not fit a 64-bit integer", offset)
+
+
+def _finite(value: float, offset: int) -> float:
+    if math.isfinite(value):
+        return value
+    raise Fault(FaultCode.NOT_FINITE, "the result is too large for a double", offset)
+
+
+def _mismatch(operator: str, left: Any, right: Any, offset: int) -> Fault:
+    message = f"`{operator}` does not take {type_name(left)} and {type_name(right)}"
+    return Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
+
+
+def _add(left: Any, right: Any, offset: int) -> Any:
+    kind = type(left)
+    if kind is not type(right):
+        raise _mismatch("+", left, right, offset)
+    if kind is int:
+        return _int64(left + right, offset)
+    if kind is float:
+        return _finite(left + right, offset)
+    if kind is str or kind is list:
+        if len(left) + len(right) > (RESULT_CHARACTERS_MAX if kind is str else RESULT_ITEMS_MAX):
+            raise Fault(FaultCode.RESULT_TOO_LARGE, f"the {type_name(left)} grows too large", offset)
+        return left + right
+    raise _mismatch("+", left, right, offset)
+
+
+def _arithmetic(operator: str, compute: Callable[[Any, Any], Any]) -> Operation:
+    def run(left: Any, right: Any, offset: int) -> Any:
+        kind = type(left)
+        if kind is type(right):
+            if kind is int:
+                return _int64(compute(left, right), offset)
+            if kind is float:
+                return _finite(compute(left, right), offset)
+        raise _mismatch(operator, left, right, offset)
+
+    return run
+
+
+def _divide(left: Any, right: Any, offset: int) -> Any:
+    kind = type(left)
+    if kind is not type(right) or kind not in (int, float):
+        raise _mismatch("/", left, right, offset)
+    if right == 0:
+        raise Fault(FaultCode.DIVISION_BY_ZERO, "division by zero", offset)
+    if kind is float:
+        return _finite(left / right, offset)
+    quotient = abs(left) // abs(right)  # CEL rounds towards zero, Python down
+    return _int64(quotient if (left < 0) == (right < 0) else -quotient, offset)
+
+
+def _modulo(left: Any, right: Any, offset: int) -> int:
+    if type(left) is not int or type(right) is not int:
+        raise _mismatch("%", left, right, offset)
+    if right == 0:
+        raise Fault(FaultCode.DIVISION_BY_ZERO, "division by zero", offset)
+    remainder = abs(left) % abs(right)
+    return -remainder if left < 0 else remainder
+
+
+def _order(operator: str, compare: Callable[[Any, Any], bool]) -> Operation:
+    def run(left: Any, right: Any, offset: int) -> bool:
+        kind, other = type(left), type(right)
+        numbers = (kind is int or kind is float) and (other is int or other is float)
+        if numbers or (kind is other and (kind is str or kind is bool)):
+            return compare(left, right)
+        raise _mismatch(operator, left, right, offset)
+
+    return run
+
+
+def _in(left: Any, right: Any, offset: int) -> bool:
+    if type(right) is list:
+        return any(equal(left, item) for item in right)
+    if type(right) is dict:
+        return type(left) is str and left in right
+    raise _mismatch("in", left, right, offset)
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "==": lambda left, right, _offset: equal(left, right),
+    "!=": lambda left, right, _offset: not equal(left, right),
+    "<": _order("<", operators.lt),
+    "<=": _order("<=", operators.le),
+    ">": _order(">", operators.gt),
+    ">=": _order(">=", operators.ge),
+    "+": _add,
+    "-": _arithmetic("-", operators.sub),
+    "*": _arithmetic("*", operators.mul),
+    "/": _divide,
+    "%": _modulo,
+    "in": _in,
+}
+
+
+def _binary(node: Binary) -> Closure:
+    left, offset = generate(node.left), node.offset
+    if isinstance(node.right, Literal):
+        short = _with_literal(node.operator, left, node.right.value)
+        if short is not None:
+            return short
+    right, operation = generate(node.right), _OPERATIONS[node.operator]
+    return lambda scope: operation(left(scope), right(scope), offset)
+
+
+def _with_literal(operator: str, left: Closure, value: str | float | bool | None) -> Closure | None:
+    """Return a shorter closure for `path == 'text'` and `path == null`, which most conditions are."""
+    if operator not in ("==", "!="):
+        return None
+    wanted = operator == "=="
+    if value is None:
+        return lambda scope: (left(scope) is None) is wanted
+    if isinstance(value, str):
+        # Nothing but a string equals a string, to Python too.
+        return (lambda scope: left(scope) == value) if wanted else (lambda scope: left(scope) != value)
+    return None

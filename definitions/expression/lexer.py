@@ -1,0 +1,174 @@
+"""Expression text to tokens, with CEL's spelling of literals.
+
+Leaves structure to the parser. What CEL has and this subset does not (bytes, unsigned numbers, triple quotes) is told
+from a typing mistake and refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from definitions.codes import Code
+from definitions.expression.errors import Problem, SyntaxProblem
+from definitions.limits import INT64_MAX
+
+
+class TokenKind(StrEnum):
+    """What a token is; operators and brackets are told apart by their text."""
+
+    NAME = "name"
+    INT = "int"
+    DOUBLE = "double"
+    STRING = "string"
+    OPERATOR = "operator"
+    END = "end of the expression"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; `value` is a literal's value, and an INT may be 2**63, which only a minus can make legal."""
+
+    kind: TokenKind
+    text: str
+    offset: int
+    value: str | int | float | None = None
+
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>[ \t\r\n]+)
+  | (?P<double>(?:\d+\.\d+|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+  | (?P<int>0[xX][0-9a-fA-F]+|\d+)
+  | (?P<string>[rR](?:"[^"\r\n]*"|'[^'\r\n]*')|"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')
+  | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+  | (?P<operator>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:.,()\[\]{}])
+    """,
+    re.VERBOSE,
+)
+
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)", re.DOTALL)
+_SIMPLE_ESCAPES = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "`": "`",
+    "?": "?",
+}
+_CODE_POINT_MAX = 0x10FFFF
+
+# A character that people type from habit, and what stands for it here.
+_HABITS = {"=": "==", "&": "&&", "|": "||", "“": '"', "”": '"', "‘": "'", "’": "'", ";": None, "$": None}
+
+
+def _fail(offset: int, message: str, hint: str | None = None) -> SyntaxProblem:
+    return SyntaxProblem(Problem(Code.EXPRESSION_SYNTAX, offset, message, hint))
+
+
+def tokenize(source: str) -> list[Token]:
+    """Split `source` into tokens, the last of kind END. Raises SyntaxProblem."""
+    tokens: list[Token] = []
+    offset = 0
+    while offset < len(source):
+        match = _TOKEN.match(source, offset)
+        if match is None:
+            raise _unreadable(source, offset)
+        group = match.lastgroup
+        if group != "space":
+            tokens.append(_token(str(group), match.group(), offset))
+            _check_neighbours(tokens)
+        offset = match.end()
+    tokens.append(Token(TokenKind.END, "", len(source)))
+    return tokens
+
+
+def _token(group: str, text: str, offset: int) -> Token:
+    if group == "int":
+        return Token(TokenKind.INT, text, offset, _integer(text, offset))
+    if group == "double":
+        value = float(text)
+        if value in (float("inf"), float("-inf")):
+            raise SyntaxProblem(Problem(Code.NUMBER_RANGE, offset, f"{text[:40]} is too large for a double"))
+        return Token(TokenKind.DOUBLE, text, offset, value)
+    if group == "string":
+        return Token(TokenKind.STRING, text, offset, _string(text, offset))
+    return Token(TokenKind.NAME if group == "name" else TokenKind.OPERATOR, text, offset)
+
+
+def _check_neighbours(tokens: list[Token]) -> None:
+    """Refuse `1u`, `12px`, `b"x"` and triple quotes, which would else read as two tokens side by side."""
+    if len(tokens) < len(("left", "right")):
+        return
+    left, right = tokens[-2], tokens[-1]
+    if left.offset + len(left.text) != right.offset:
+        return
+    if left.kind in (TokenKind.INT, TokenKind.DOUBLE) and right.kind is TokenKind.NAME:
+        if right.text in ("u", "U"):
+            raise _fail(left.offset, "unsigned numbers are not part of the language", f"write {left.text}")
+        raise _fail(left.offset, f"{left.text}{right.text} is neither a number nor a name")
+    if right.kind is TokenKind.STRING:
+        if left.kind is TokenKind.STRING:
+            raise _fail(left.offset, "triple quotes are not part of the language", "use one quote and \\n")
+        if left.kind is TokenKind.NAME and left.text.lower() in ("b", "br", "rb"):
+            raise _fail(left.offset, "bytes are not part of the language")
+
+
+def _integer(text: str, offset: int) -> int:
+    # 2**63 passes here, because `-9223372036854775808` is a minus and this number; the parser refuses it elsewhere.
+    value = int(text, 16) if text[:2].lower() == "0x" else int(text)
+    if value > INT64_MAX + 1:
+        raise SyntaxProblem(Problem(Code.NUMBER_RANGE, offset, f"{text[:40]} does not fit a 64-bit integer"))
+    return value
+
+
+def _string(text: str, offset: int) -> str:
+    if text[0] in "rR":
+        return text[2:-1]
+    if "\\" not in text:
+        return text[1:-1]
+    parts: list[str] = []
+    at = 1
+    end = len(text) - 1
+    while at < end:
+        stop = text.find("\\", at, end)
+        if stop < 0:
+            parts.append(text[at:end])
+            break
+        parts.append(text[at:stop])
+        match = _ESCAPE.match(text, stop, end)
+        assert match is not None, "the token's pattern lets no string end in a backslash"
+        parts.append(_escape(match.group(), offset + stop))
+        at = match.end()
+    return "".join(parts)
+
+
+def _escape(text: str, offset: int) -> str:
+    body = text[1:]
+    if len(body) == 1:
+        value = _SIMPLE_ESCAPES.get(body)
+        if value is None:
+            raise _fail(offset, f"\\{body} is not an escape", "write \\\\ for a backslash")
+        return value
+    number = int(body, 8) if body[0].isdigit() else int(body[1:], 16)
+    if number > _CODE_POINT_MAX or 0xD800 <= number <= 0xDFFF:  # noqa: PLR2004  (the surrogates' range)
+        raise _fail(offset, f"{text} is not a character")
+    return chr(number)
+
+
+def _unreadable(source: str, offset: int) -> SyntaxProblem:
+    character = source[offset]
+    if character in "\"'":
+        return _fail(offset, "the text that begins here is not closed", f"close it with {character}")
+    instead = _HABITS.get(character)
+    hint = f"did you mean `{instead}`?" if instead else None
+    if source.startswith("${", offset):
+        return _fail(offset, "`${` has no place in here: all of this is one expression", "leave `${` and `}` out")
+    return _fail(offset, f"{character!r} has no meaning here", hint)

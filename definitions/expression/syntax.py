@@ -1,0 +1,150 @@
+"""The syntax tree of an expression. Offsets count characters of its text; every node has the one to blame.
+
+`&&` and `||` chains are one node with many operands, so that a long chain is not a deep tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """null, a bool, a number or a text."""
+
+    value: str | int | float | bool | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A root: `input`, `steps`, `output`, ..."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`operand.field`; `offset` is that of the field's name."""
+
+    operand: Node
+    field: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`operand[index]`; `offset` is that of the bracket."""
+
+    operand: Node
+    index: Node
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function, or a method when `target` is not None; `offset` is that of its name."""
+
+    function: str
+    target: Node | None
+    arguments: tuple[Node, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`!operand` or `-operand`."""
+
+    operator: str
+    operand: Node
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """An arithmetic operator, a comparison or `in`; `offset` is that of the operator."""
+
+    operator: str
+    left: Node
+    right: Node
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """`a && b && ...` or `a || b || ...`, two operands at least."""
+
+    operator: str
+    operands: tuple[Node, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """`condition ? then : otherwise`; `offset` is that of the question mark."""
+
+    condition: Node
+    then: Node
+    otherwise: Node
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListLiteral:
+    """`[a, b]`."""
+
+    items: tuple[Node, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapLiteral:
+    """`{"a": b}`."""
+
+    entries: tuple[tuple[Node, Node], ...]
+    offset: int
+
+
+Node = Literal | Name | Select | Index | Call | Unary | Binary | Logic | Conditional | ListLiteral | MapLiteral
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the parts of `node`, from left to right."""
+    match node:
+        case Select(operand=operand) | Unary(operand=operand):
+            return (operand,)
+        case Index(operand=operand, index=index):
+            return (operand, index)
+        case Call(target=target, arguments=arguments):
+            return arguments if target is None else (target, *arguments)
+        case Binary(left=left, right=right):
+            return (left, right)
+        case Logic(operands=operands):
+            return operands
+        case Conditional(condition=condition, then=then, otherwise=otherwise):
+            return (condition, then, otherwise)
+        case ListLiteral(items=items):
+            return items
+        case MapLiteral(entries=entries):
+            return tuple(part for entry in entries for part in entry)
+        case _:
+            return ()
+
+
+def path_of(node: Node) -> tuple[str, ...] | None:
+    """Return `("steps", "a", "output")` for `steps.a.output` and for `steps.a["output"]`, None for what is no path."""
+    names: list[str] = []
+    while True:
+        match node:
+            case Name(name=name):
+                names.append(name)
+                return tuple(reversed(names))
+            case Select(operand=operand, field=field):
+                names.append(field)
+                node = operand
+            case Index(operand=operand, index=Literal(value=str() as key)):
+                names.append(key)
+                node = operand
+            case _:
+                return None

@@ -1,0 +1,63 @@
+"""Every limit of the language in one place; their relations are asserted at import.
+
+The task limits repeat what Pulse enforces at submission, because a definition must be refused at publish and not in
+the middle of an instance; a test compares the two.
+"""
+
+from __future__ import annotations
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+
+# Text
+SOURCE_BYTES_MAX = 256 * 1024
+DEPTH_MAX = 32
+YAML_NODES_MAX = 50_000
+FINDINGS_MAX = 100
+LINE_SHOWN_MAX = 120  # characters of a source line in a finding
+
+# Expressions
+EXPRESSION_CHARACTERS_MAX = 1_024
+EXPRESSION_NODES_MAX = 256
+EXPRESSION_DEPTH_MAX = 32
+EXPRESSION_COST_MAX = 2_000
+RESULT_CHARACTERS_MAX = 65_536  # of a text that an expression makes
+RESULT_ITEMS_MAX = 10_000  # of a list that an expression makes
+
+# Values
+VALUE_BYTES_MAX = 64 * 1024  # an input, an output, what `set` and `return` compute
+STEPS_MAX = 1_000
+BRANCHES_MAX = 100
+CASES_MAX = 100
+IDENTIFIER_CHARACTERS_MAX = 64
+TITLE_CHARACTERS_MAX = 200
+VERSION_MAX = 2**31 - 1
+
+# Tasks, as Pulse has them
+ATTEMPTS_MIN, ATTEMPTS_MAX = 1, 100
+ATTEMPTS_DEFAULT = 3
+ATTEMPTS_LOST_MAX = 3  # `max_lost`: attempts the platform may lose on top, less one
+BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.1, 86_400.0
+BACKOFF_SECONDS_DEFAULT, BACKOFF_CAP_SECONDS_DEFAULT = 2.0, 300.0
+ATTEMPT_TIMEOUT_SECONDS_MIN, ATTEMPT_TIMEOUT_SECONDS_MAX = 0.1, 7 * 86_400.0
+ATTEMPT_TIMEOUT_SECONDS_DEFAULT = 300.0
+START_WITHIN_SECONDS_DEFAULT = 3_600.0
+PRIORITY_MIN, PRIORITY_MAX = 0, 9
+PRIORITY_DEFAULT = 4
+
+# Time
+SPAN_SECONDS_MIN, SPAN_SECONDS_MAX = 0.1, 366 * 86_400.0  # any time-out, wait or gap
+POLL_ROUNDS_MIN, POLL_ROUNDS_MAX = 1, 10_000
+POLL_BACKOFF_MIN, POLL_BACKOFF_MAX = 1.0, 10.0
+
+# What one instance may use at most; a definition whose proven bounds are higher is not published.
+BOUND_TASKS_MAX = 100_000
+BOUND_ATTEMPTS_MAX = 1_000_000
+BOUND_CONCURRENT_TASKS_MAX = 1_000
+BOUND_STORED_BYTES_MAX = 16 * 1024**3
+BOUND_ACTIVE_SECONDS_MAX = SPAN_SECONDS_MAX
+
+assert ATTEMPTS_MIN <= ATTEMPTS_DEFAULT <= ATTEMPTS_MAX
+assert BACKOFF_SECONDS_MIN <= BACKOFF_SECONDS_DEFAULT <= BACKOFF_CAP_SECONDS_DEFAULT <= BACKOFF_SECONDS_MAX
+assert START_WITHIN_SECONDS_DEFAULT <= SPAN_SECONDS_MAX, "a default must be a value that an author may write"
+assert POLL_ROUNDS_MAX <= BOUND_TASKS_MAX, "the largest legal poll must be publishable on its own"

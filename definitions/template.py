@@ -1,0 +1,285 @@
+"""Templates: JSON values in whose strings `${ expression }` holes are filled at run time.
+
+A string that is one hole gives the hole's value with its type; in longer text each hole must give a string, a number or
+a bool. `$${` stands for the characters `${`. Keys of objects are never templates. What a template gives may share parts
+with the scope and with other renderings: treat it as immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from definitions.codes import Code
+from definitions.expression import (
+    Environment,
+    EvaluationError,
+    Expression,
+    ExpressionInvalid,
+    Problem,
+    check_expression,
+)
+from definitions.expression.errors import Fault, FaultCode
+from definitions.expression.functions import to_text, type_name
+from definitions.expression.types import NUMERIC, STRING, Kind, Type, join, of_value
+from definitions.limits import VALUE_BYTES_MAX
+from definitions.positions import Positions
+from orbit.jsontext import Json
+
+Renderer = Callable[[Mapping[str, Json]], Json]
+Places = Mapping[str, Positions]
+
+_OPEN, _ESCAPED = "${", "$${"
+_TEXT_KINDS = NUMERIC | {Kind.STRING, Kind.BOOL, Kind.DYN}
+_HERE = Positions()
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A problem of one hole or one string, with the positions that its offset counts in."""
+
+    problem: Problem
+    positions: Positions
+
+
+class Template:
+    """A compiled template: immutable and safe to share. Equal if it is written equally at the same place."""
+
+    __slots__ = ("_render", "expressions", "places", "source", "step_references")
+
+    def __init__(self, source: Json, render: Renderer, *, expressions: tuple[Expression, ...], places: Places) -> None:
+        self.source = source
+        self.expressions = expressions
+        self.places = places  # JSON pointer of a string with holes → where it stands in the file
+        self.step_references: frozenset[str] = frozenset().union(*(item.step_references for item in expressions))
+        self._render = render
+
+    def render(self, scope: Mapping[str, Json]) -> Json:
+        """Fill the holes over `scope` and return the JSON value.
+
+        Raises EvaluationError, also (RESULT_TOO_LARGE) where the value is certainly longer than 64 KiB of JSON.
+        """
+        value = self._render(scope)
+        if self.expressions and _longer_than(value, VALUE_BYTES_MAX):
+            first = self.expressions[0]
+            fault = Fault(FaultCode.RESULT_TOO_LARGE, f"the value is larger than {VALUE_BYTES_MAX} bytes", 0)
+            raise EvaluationError(fault, first.source, first.positions)
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Template):
+            return NotImplemented
+        return self.source == other.source and dict(self.places) == dict(other.places)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.places))
+
+    def __repr__(self) -> str:
+        return f"Template({self.source!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTemplate:
+    """What the compiler learns: the template if there are no problems, its type, and the problems."""
+
+    template: Template | None
+    type: Type
+    problems: tuple[Located, ...]
+
+
+def check_template(value: Json, environment: Environment | None, places: Places | None = None) -> CheckedTemplate:
+    """Check and compile `value`; `places` maps the JSON pointer of each string with `${` to its positions."""
+    builder = _Builder(environment, places or {})
+    render, kind = builder.build(value, "")
+    template = None
+    if not builder.problems:
+        template = Template(value, render, expressions=tuple(builder.expressions), places=dict(builder.places_used))
+    return CheckedTemplate(template, kind, tuple(builder.problems))
+
+
+def compile_template(value: Json, places: Places | None = None) -> Template:
+    """Compile without an environment: every root is allowed. Raises ExpressionInvalid."""
+    checked = check_template(value, None, places)
+    if checked.template is None:
+        raise ExpressionInvalid(str(value), tuple(located.problem for located in checked.problems))
+    return checked.template
+
+
+@dataclass(slots=True)
+class _Builder:
+    environment: Environment | None
+    places: Places
+    problems: list[Located] = field(default_factory=list)
+    expressions: list[Expression] = field(default_factory=list)
+    places_used: dict[str, Positions] = field(default_factory=dict)
+
+    def build(self, value: Json, pointer: str) -> tuple[Renderer, Type]:
+        if isinstance(value, str):
+            if _OPEN in value:
+                return self._string(value, pointer)
+        elif isinstance(value, dict):
+            return self._object(value, pointer)
+        elif isinstance(value, list):
+            return self._list(value, pointer)
+        return (lambda _scope: value), of_value(value)
+
+    def _object(self, value: dict[str, Json], pointer: str) -> tuple[Renderer, Type]:
+        before = len(self.places_used)
+        parts = {key: self.build(item, f"{pointer}/{escape(key)}") for key, item in value.items()}
+        fields = {key: kind for key, (_, kind) in parts.items()}
+        kind = Type(Kind.MAP, fields=fields, required=frozenset(fields), closed=True)
+        if len(self.places_used) == before:
+            return (lambda _scope: value), kind
+        renderers = tuple((key, render) for key, (render, _) in parts.items())
+        return (lambda scope: {key: render(scope) for key, render in renderers}), kind
+
+    def _list(self, value: list[Json], pointer: str) -> tuple[Renderer, Type]:
+        before = len(self.places_used)
+        parts = [self.build(item, f"{pointer}/{index}") for index, item in enumerate(value)]
+        kind = Type(Kind.LIST, items=join([kind for _, kind in parts]))
+        if len(self.places_used) == before:
+            return (lambda _scope: value), kind
+        renderers = tuple(render for render, _ in parts)
+        return (lambda scope: [render(scope) for render in renderers]), kind
+
+    def _string(self, text: str, pointer: str) -> tuple[Renderer, Type]:
+        positions = self.places_used[pointer] = self.places.get(pointer, _HERE)
+        segments = []
+        for start, segment, is_hole in _segments(text):
+            if is_hole is None:
+                message = "`${` is not closed: `}` is missing"
+                problem = Problem(Code.TEMPLATE_SYNTAX, start, message, "write `$${` for the characters `${`")
+                self.problems.append(Located(problem, positions))
+                return (lambda _scope: text), STRING
+            segments.append((start, segment, is_hole))
+        if len(segments) == 1 and segments[0][2]:
+            start, source, _ = segments[0]
+            expression, kind = self._hole(source, positions.from_offset(start))
+            return (expression.evaluate if expression else (lambda _scope: None)), kind
+        parts: list[str | Expression] = []
+        for start, segment, is_hole in segments:
+            if not is_hole:
+                parts.append(segment)
+                continue
+            place = positions.from_offset(start)
+            expression, kind = self._hole(segment, place)
+            if expression:
+                parts.append(expression)
+            if kind.kind not in _TEXT_KINDS:
+                message = f"{kind} can't stand inside a longer text"
+                problem = Problem(Code.TEMPLATE_TYPE, 0, message, "make it the whole value, or take a field of it")
+                self.problems.append(Located(problem, place))
+        return _text_renderer(tuple(parts)), STRING
+
+    def _hole(self, source: str, positions: Positions) -> tuple[Expression | None, Type]:
+        leading = len(source) - len(source.lstrip())
+        checked = check_expression(source.strip(), self.environment, positions.from_offset(leading))
+        self.problems.extend(Located(problem, positions.from_offset(leading)) for problem in checked.problems)
+        if checked.expression:
+            self.expressions.append(checked.expression)
+        return checked.expression, checked.type
+
+
+def _text_renderer(parts: tuple[str | Expression, ...]) -> Renderer:
+    def render(scope: Mapping[str, Json]) -> str:
+        pieces = []
+        for part in parts:
+            if isinstance(part, str):
+                pieces.append(part)
+                continue
+            value = part.evaluate(scope)
+            piece = to_text(value)
+            if piece is None:
+                message = f"{type_name(value)} can't stand inside a longer text"
+                raise EvaluationError(Fault(FaultCode.NOT_TEXT, message, 0), part.source, part.positions)
+            pieces.append(piece)
+        return "".join(pieces)
+
+    return render
+
+
+def _segments(text: str) -> Iterator[tuple[int, str, bool | None]]:
+    """Yield `(offset, text, is a hole)`; the third is None at the offset of a hole that is never closed."""
+    at = 0
+    literal = ""
+    literal_start = 0
+    while True:
+        found = text.find("$", at)
+        if found < 0:
+            literal += text[at:]
+            break
+        literal += text[at:found]
+        if text.startswith(_ESCAPED, found):
+            literal += _OPEN
+            at = found + len(_ESCAPED)
+            continue
+        if not text.startswith(_OPEN, found):
+            literal += "$"
+            at = found + 1
+            continue
+        end = _closing_brace(text, found + len(_OPEN))
+        if end is None:
+            yield found, text[found:], None
+            return
+        if literal:
+            yield literal_start, literal, False
+        literal = ""
+        yield found + len(_OPEN), text[found + len(_OPEN) : end], True
+        at = literal_start = end + 1
+    if literal or at == 0:
+        yield literal_start, literal, False
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    """Return where the hole that begins at `start` ends, past quotes and inner braces."""
+    depth = 0
+    quote = ""
+    raw = False
+    at = start
+    while at < len(text):
+        character = text[at]
+        if quote:
+            if character == "\\" and not raw:
+                at += 1
+            elif character == quote:
+                quote = ""
+        elif character in "'\"":
+            quote = character
+            raw = text[at - 1] in "rR" and not (text[at - 2].isalnum() or text[at - 2] == "_")
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            if depth == 0:
+                return at
+            depth -= 1
+        at += 1
+    return None
+
+
+def escape(key: str) -> str:
+    """Write a key as one reference token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _longer_than(value: Json, limit: int) -> bool:
+    """Tell whether the JSON of `value` is certainly longer than `limit`, walking no further than needed.
+
+    A value may hold the same large part many times, so its JSON can be far larger than the memory it takes.
+    """
+    room = limit
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            room -= len(item) + 2
+        elif isinstance(item, dict):
+            room -= sum(map(len, item)) + 4 * len(item) + 2
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            room -= len(item) + 1
+            stack.extend(item)
+        else:
+            room -= 1
+        if room < 0:
+            return True
+    return False
