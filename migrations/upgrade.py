@@ -1,8 +1,8 @@
 """Bring a database's schema to this release's version, or say which version it has.
 
-Only `upgrade` and `downgrade` write, and they hold a lock, so that two operators can't run the same revision twice. What
-a revision does is in `migrations/versions`; each says by `OLD_NODES_MAY_RUN` whether nodes of the release before it may go
-on running beside it.
+Only `upgrade` and `downgrade` write, and they hold a lock, so that two operators can't run the same revision twice.
+What a revision does is in `migrations/versions`; each says by `OLD_NODES_MAY_RUN` whether nodes of the release before
+it may go on running beside it.
 """
 
 from collections.abc import Iterator

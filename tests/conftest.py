@@ -118,6 +118,15 @@ def blank_database_url(
 
 
 @pytest.fixture
+def other_blank_database_url(
+    available_session: DatabaseSession, database_kind: DatabaseKind, short_folder: Path
+) -> Iterator[str]:
+    """The URL of a second database without a schema."""
+    with available_session.blank_url(database_kind, short_folder, "other") as url:
+        yield url
+
+
+@pytest.fixture
 def database(available_session: DatabaseSession, database_kind: DatabaseKind, database_url: str) -> Iterator[Database]:
     """A migrated, empty database, opened as a node opens it; its clock is moved by `database.clock`."""
     opened, is_ours = available_session.fresh_database(database_kind, database_url)

@@ -1,8 +1,9 @@
 """Draft the revision that makes the tables of one module, as text on standard output.
 
-`python -m tools.draft_revision pulse.tables 0002_pulse 0001_foundation > migrations/versions/0002_pulse.py`. The draft is
-to be read, given its docstring and formatted (`make format`); once released a revision is never drafted again. It names
-every constraint as the naming convention does, so that what runs and what is declared are the same statement.
+    python -m tools.draft_revision pulse.tables 0002_pulse 0001_foundation > migrations/versions/0002_pulse.py
+
+The draft is to be read, given its docstring and formatted (`make format`); once released a revision is never drafted
+again. It names every constraint as the naming convention does, so that what runs and what is declared are the same.
 """
 
 import importlib
@@ -41,7 +42,7 @@ def column_type(column: "sa.Column[Any]") -> str:
 def column_text(column: "sa.Column[Any]") -> str:
     """Write a column."""
     parts = [repr(column.name), column_type(column)]
-    if column.primary_key:
+    if column.primary_key and len(column.table.primary_key) == 1:
         parts.append("primary_key=True")
         if column.autoincrement != "auto":
             parts.append(f"autoincrement={column.autoincrement!r}")
@@ -60,6 +61,9 @@ def constraint_texts(table: sa.Table) -> Iterator[str]:
     """Write the table's constraints that columns do not carry, in the order in which they were declared."""
     for constraint in sorted(table.constraints, key=lambda each: each._creation_order):  # noqa: SLF001
         match constraint:
+            case sa.PrimaryKeyConstraint() if len(constraint) > 1:
+                columns = ", ".join(repr(column.name) for column in constraint.columns)
+                yield f"sa.PrimaryKeyConstraint({columns}, name={_name(constraint)})"
             case sa.CheckConstraint():
                 yield f"sa.CheckConstraint({str(constraint.sqltext)!r}, name={_name(constraint)})"
             case sa.UniqueConstraint():

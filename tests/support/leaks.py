@@ -51,10 +51,10 @@ def settle(what: str, leaked: Callable[[], Collection[object]]) -> None:
         raise AssertionError(message) from None
 
 
-def checked_out(database: Database) -> int:
-    """Count the pooled connections that nobody gave back."""
-    return sum(
-        engine.pool.checkedout()
-        for engine in database._engines.values()  # noqa: SLF001  (no part of production asks for it)
-        if hasattr(engine.pool, "checkedout")
-    )
+def checked_out(database: Database) -> list[str]:
+    """Describe the pools that miss connections which nobody gave back."""
+    return [
+        f"{count} of pool {name}"
+        for name, engine in database._engines.items()  # noqa: SLF001  (no part of production asks for it)
+        if hasattr(engine.pool, "checkedout") and (count := engine.pool.checkedout())
+    ]

@@ -58,12 +58,12 @@ class DatabaseSession:
         yield database.url
 
     @contextmanager
-    def blank_url(self, kind: DatabaseKind, folder: Path) -> Iterator[str]:
+    def blank_url(self, kind: DatabaseKind, folder: Path, name: str = "blank") -> Iterator[str]:
         """Give the URL of a new database without any schema, dropped afterwards."""
         if kind is DatabaseKind.SQLITE:
-            yield f"sqlite:///{folder / 'blank.db'}"
+            yield f"sqlite:///{folder / name}.db"
             return
-        database = ServerDatabase(self.server_url(Kind(kind)), f"orbit_{self._name}_blank")
+        database = ServerDatabase(self.server_url(Kind(kind)), f"orbit_{self._name}_{name}")
         try:
             yield database.url
         finally:
