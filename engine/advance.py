@@ -1,0 +1,276 @@
+"""The heart of Weave: one pure step of one instance.
+
+`advance(flow, instance, stimuli, now) -> (instance, commands)`: no I/O, no clock, no randomness, no global. Stimuli are
+applied in the order given, then what is due at `now`, then the flow runs on until it settles. The same inputs give the
+same answer on a server, in the simulator and in a test.
+
+The surprising rule: a value (an output, the input) that an expression needs and that nobody has loaded raises
+`ValuesNeeded`; the caller loads it and calls again with the same arguments. So outputs are read only where they matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec, WaitSpec
+from engine import polling, tasks
+from engine.command import Commands
+from engine.draft import Draft
+from engine.flow import EdgeState, Flow, edge_state
+from engine.instance import OUTPUT, Failure, Instance, Step
+from engine.scope import ExpressionFailed, choose, condition, render, render_text
+from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, Ending, InstanceState, StepReason, StepState
+from engine.stimulus import (
+    CancelRequested,
+    ReviewClosed,
+    ReviewOpened,
+    Started,
+    Stimulus,
+    SubmissionRefused,
+    TaskEnded,
+)
+from orbit.clock import Micros, seconds
+
+__all__ = ["advance"]
+
+
+def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Micros) -> tuple[Instance, Commands]:
+    """Apply stimuli and due timers to an instance; give its next state and what the shell has to do.
+
+    The revision grows by one if anything changed. Raises ValuesNeeded (load them, call again); AssertionError is a bug.
+    """
+    draft = Draft(flow, instance, now)
+    for stimulus in stimuli:
+        _apply(draft, stimulus)
+        _settle(draft)
+    if draft.state not in INSTANCE_TERMINAL:
+        _fire_timers(draft)
+    after, commands = draft.freeze()
+    after = _with_clock(after, now)
+    if after.state in INSTANCE_TERMINAL and after.finished_at is None:
+        after = replace(after, finished_at=now)
+    changed = bool(commands.steps or commands.history)
+    after = replace(after, due_at=_next_due(after), revision=instance.revision + changed)
+    _check_waits(after)
+    return after, commands
+
+
+def _apply(draft: Draft, stimulus: Stimulus) -> None:
+    if draft.state in INSTANCE_TERMINAL:
+        draft.record("stimulus.after_end", getattr(stimulus, "step", None), stimulus=type(stimulus).__name__)
+        return
+    match stimulus:
+        case Started():
+            draft.record("instance.started")
+            for identifier in draft.flow.roots:
+                if identifier not in draft.steps:  # an earlier root may have ended the instance
+                    _enter(draft, identifier)
+        case CancelRequested():
+            if draft.state is not InstanceState.ENDING:
+                draft.begin_ending(Ending.CANCELLED, Failure("CANCELLED", stimulus.reason))
+        case TaskEnded() | ReviewOpened() | ReviewClosed() | SubmissionRefused():
+            _apply_to_task(draft, stimulus)
+
+
+def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused) -> None:
+    step = draft.steps.get(stimulus.step)
+    if step is None or not step.has_task or step.round != stimulus.round:
+        # Said twice, or about a task that was given up: the step has been decided without it.
+        draft.record("stimulus.superseded", stimulus.step, stimulus=type(stimulus).__name__, round=stimulus.round)
+        return
+    node = draft.flow.nodes[stimulus.step]
+    match stimulus:
+        case TaskEnded():
+            tasks.ended(draft, node, stimulus)
+        case ReviewOpened():
+            tasks.review_opened(draft, stimulus)
+        case ReviewClosed():
+            tasks.review_closed(draft, stimulus)
+        case SubmissionRefused():
+            tasks.refused(draft, node, stimulus)
+
+
+def _settle(draft: Draft) -> None:
+    """Let the flow run on from what was decided, judge failures, and end the instance if that is due."""
+    while draft.decided or draft.failures:
+        while draft.decided and draft.state is not InstanceState.ENDING:
+            for target in draft.flow.outgoing[draft.decided.popleft()]:
+                if target not in draft.steps:
+                    _enter(draft, target)
+        draft.decided.clear()
+        if draft.failures:
+            _judge_failure(draft, draft.failures.popleft())
+    if draft.state is InstanceState.RUNNING and draft.is_complete:
+        _complete(draft)
+    if draft.state is InstanceState.ENDING and not draft.unfinished():
+        assert draft.ending_as is not None
+        _end(draft, InstanceState(draft.ending_as.value))
+
+
+def _judge_failure(draft: Draft, step: Step) -> None:
+    if draft.state is not InstanceState.RUNNING:
+        return  # one reason to hold or to end is enough; the step shows its own
+    assert step.error is not None
+    error = replace(step.error, details={**(step.error.details or {}), "step": step.id})
+    _hold_or_fail(draft, error)
+
+
+def _hold_or_fail(draft: Draft, error: Failure) -> None:
+    if draft.flow.graph.on_failure == "fail":
+        draft.begin_ending(Ending.FAILED, error)
+    else:
+        draft.move(InstanceState.NEEDS_RECOVERY)
+        draft.error = error
+        draft.record("instance.needs_recovery", error=error.to_json())
+
+
+def _complete(draft: Draft) -> None:
+    output = draft.flow.graph.output
+    if output is not None:
+        try:
+            draft.keep(OUTPUT, render(draft, output))
+        except ExpressionFailed as failed:
+            _hold_or_fail(draft, failed.error)
+            return
+    _end(draft, InstanceState.SUCCEEDED)
+
+
+def _end(draft: Draft, state: InstanceState) -> None:
+    draft.move(state)
+    draft.record(f"instance.{state.value.lower()}")
+
+
+def _enter(draft: Draft, identifier: str) -> None:
+    """Enter a node if all its incoming edges are decided: it runs if one is live, and is skipped if none is."""
+    edges = [edge_state(source, draft.steps.get(source.id), case) for source, case in draft.flow.incoming[identifier]]
+    if EdgeState.UNDECIDED in edges:
+        return
+    node = draft.flow.nodes[identifier]
+    if edges and EdgeState.LIVE not in edges:
+        opener = draft.flow.opener(node)
+        is_passed = opener is not None and draft.steps[opener].reason is StepReason.WHEN
+        draft.skip(identifier, StepReason.WHEN if is_passed else StepReason.DEAD_PATH)
+        return
+    try:
+        if node.when is not None and not condition(draft, node.when):
+            draft.skip(identifier, StepReason.WHEN)
+        else:
+            _run(draft, node)
+    except ExpressionFailed as failed:
+        draft.fail(identifier, failed.error)
+
+
+def _run(draft: Draft, node: Node) -> None:
+    match node.kind, node.spec:
+        case ((NodeKind.TASK | NodeKind.POLL), _):
+            tasks.enter(draft, node)
+        case NodeKind.BRANCH, _:
+            draft.succeed(node.id, chosen=choose(draft, node))
+        case ((NodeKind.FORK | NodeKind.JOIN), _):
+            draft.succeed(node.id)
+        case NodeKind.WAIT, WaitSpec() as spec:
+            due_at = draft.now + seconds(spec.for_seconds)
+            draft.enter(node.id, StepState.WAITING, reason=StepReason.TIMER, due_at=due_at)
+            draft.record("step.waiting", node.id, reason=StepReason.TIMER.value, seconds=spec.for_seconds)
+        case NodeKind.SET, SetSpec() as spec:
+            draft.keep(node.id, render(draft, spec.values))
+            draft.succeed(node.id)
+        case NodeKind.FAIL, FailSpec() as spec:
+            error = Failure(spec.code, render_text(draft, spec.message), {"step": node.id})
+            draft.decide(node.id, StepState.FAILED, error=error)
+            draft.record("step.failed", node.id, error=error.to_json())
+            draft.begin_ending(Ending.FAILED, error)
+        case NodeKind.RETURN, ReturnSpec() as spec:
+            draft.keep(OUTPUT, render(draft, spec.output))
+            draft.succeed(node.id)
+            draft.begin_ending(Ending.SUCCEEDED, None)
+        case _:
+            message = f"node {node.id} has kind {node.kind} with {type(node.spec).__name__}"
+            raise AssertionError(message)
+
+
+def _fire_timers(draft: Draft) -> None:
+    """Fire what is due: the instance's own time-out first, then steps in the graph's order, once each."""
+    if (
+        draft.state is InstanceState.RUNNING
+        and draft.before.clock_stopped_at is None
+        and draft.now >= draft.before.deadline_at
+    ):
+        message = f"the instance did not end within {draft.flow.graph.timeout_seconds:g} s"
+        draft.begin_ending(Ending.FAILED, Failure("INSTANCE_TIMED_OUT", message))
+    while draft.state is not InstanceState.ENDING:
+        due = next((step for step in draft.unfinished() if _is_due(step, draft.now)), None)
+        if due is None:
+            break
+        try:
+            _fire(draft, draft.flow.nodes[due.id], due)
+        except ExpressionFailed as failed:
+            draft.fail(due.id, failed.error)
+        _settle(draft)
+        if draft.state in INSTANCE_TERMINAL:
+            return
+    _settle(draft)
+
+
+def _is_due(step: Step, now: Micros) -> bool:
+    due_at = _step_due(step)
+    return due_at is not None and due_at <= now
+
+
+def _fire(draft: Draft, node: Node, step: Step) -> None:
+    if step.state is StepState.RUNNING:
+        draft.cancel_task(step, StepReason.STEP_TIMED_OUT)
+    elif step.reason is StepReason.TIMER:
+        draft.succeed(step.id)
+    elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:
+        polling.exhausted(draft, step, "its time-out has passed")
+    elif step.reason is StepReason.QUEUE_FULL:
+        tasks.submit_again(draft, node, step)
+    else:
+        tasks.next_round(draft, node, step)
+
+
+def _step_due(step: Step) -> Micros | None:
+    if step.state is StepState.WAITING:
+        instants = [instant for instant in (step.due_at, step.timeout_at) if instant is not None]
+        return min(instants, default=None)
+    is_bound = step.state is StepState.RUNNING and step.reason is None
+    return step.timeout_at if is_bound else None
+
+
+def _next_due(instance: Instance) -> Micros | None:
+    """Give the next instant at which something happens by itself; None if only others can move the instance."""
+    if instance.state not in {InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY}:
+        return None
+    due = [instant for step in instance.steps.values() if (instant := _step_due(step)) is not None]
+    if instance.state is InstanceState.RUNNING and instance.clock_stopped_at is None:
+        due.append(instance.deadline_at)
+    return min(due, default=None)
+
+
+def _with_clock(instance: Instance, now: Micros) -> Instance:
+    """Stop the instance's time budget while a person is waited for; go on with what was left."""
+    is_waiting = instance.state is InstanceState.NEEDS_RECOVERY or any(
+        step.state is StepState.NEEDS_REVIEW for step in instance.steps.values()
+    )
+    if is_waiting and instance.clock_stopped_at is None:
+        return replace(instance, clock_stopped_at=now)
+    if not is_waiting and instance.clock_stopped_at is not None:
+        stood_still = now - instance.clock_stopped_at
+        return replace(instance, clock_stopped_at=None, deadline_at=instance.deadline_at + stood_still)
+    return instance
+
+
+def _check_waits(instance: Instance) -> None:
+    """Refuse a state in which an unfinished instance waits for nothing that has a name."""
+    if instance.state in INSTANCE_TERMINAL:
+        assert not any(step.state in STEP_UNFINISHED for step in instance.steps.values()), (
+            "ended with an unfinished step"
+        )
+        return
+    named = instance.state is InstanceState.NEEDS_RECOVERY or any(
+        step.has_task or (step.state is StepState.WAITING and step.due_at is not None)
+        for step in instance.steps.values()
+    )
+    assert named, f"instance is {instance.state} and waits for nothing"

@@ -1,0 +1,59 @@
+"""What an advance asks the shell to do. The new state itself is the other half of its answer.
+
+A task's id is minted by the shell (the core has no source of randomness); step and round identify it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from definitions.graph import TaskSpec
+from orbit.clock import Micros
+from orbit.jsontext import Json
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTask:
+    """Submit one Pulse task for a round of a step. All instants are absolute."""
+
+    step: str
+    round: int
+    spec: TaskSpec
+    params: Json
+    start_deadline_at: Micros
+    deadline_at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Ask the unfinished task of a step to stop."""
+
+    step: str
+    round: int
+    task_id: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the history, for people: what happened, to which step (None: the instance), with which facts."""
+
+    kind: str
+    step: str | None
+    data: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """All that one advance asks for.
+
+    `values` are to be kept (outputs that no task holds, and the instance's own), `steps` are the ids whose rows have
+    changed. Timers are not listed: `Instance.due_at` is the next one.
+    """
+
+    submits: tuple[SubmitTask, ...] = ()
+    cancels: tuple[CancelTask, ...] = ()
+    values: Mapping[str, Json] | None = None
+    history: tuple[Entry, ...] = ()
+    steps: frozenset[str] = frozenset()

@@ -1,0 +1,184 @@
+"""The working copy of one advance: collects the new steps, the commands and the history, and checks every move.
+
+Only `advance` and the modules that it calls see a draft; it starts from a state and is frozen into the next one. A move
+that the transition tables do not have raises AssertionError, which the runner turns into ENGINE_ERROR.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from engine.command import CancelTask, Commands, Entry, SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure, Instance, Step
+from engine.states import (
+    INSTANCE_MOVES,
+    STEP_MOVES,
+    STEP_TERMINAL,
+    STEP_UNFINISHED,
+    Ending,
+    InstanceState,
+    StepReason,
+    StepState,
+)
+from orbit.clock import Micros
+from orbit.jsontext import Json
+
+
+class Draft:
+    """One advance in the making."""
+
+    def __init__(self, flow: Flow, instance: Instance, now: Micros) -> None:
+        self.flow = flow
+        self.now = now
+        self.before = instance
+        self.state = instance.state
+        self.ending_as = instance.ending_as
+        self.error = instance.error
+        self.steps: dict[str, Step] = dict(instance.steps)
+        self.values: dict[str, Json] = dict(instance.values)
+        # Ids whose outgoing edges have to be looked at, and failures that nobody has dealt with yet, in order.
+        self.decided: deque[str] = deque()
+        self.failures: deque[Step] = deque()
+        self._changed: dict[str, None] = {}
+        self._submits: dict[str, SubmitTask] = {}
+        self._cancels: list[CancelTask] = []
+        self._kept: dict[str, Json] = {}
+        self._history: list[Entry] = []
+
+    # What is.
+
+    def unfinished(self) -> list[Step]:
+        """List the steps that are entered and not decided, in the graph's order: a stored state has no other."""
+        order = self.flow.order
+        found = [step for step in self.steps.values() if step.state in STEP_UNFINISHED]
+        return sorted(found, key=lambda step: order[step.id]) if len(found) > 1 else found
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether every step of the graph is decided."""
+        return len(self.steps) == len(self.flow.nodes) and all(
+            step.state in STEP_TERMINAL for step in self.steps.values()
+        )
+
+    # What becomes.
+
+    def record(self, kind: str, step: str | None = None, /, **data: Json) -> None:
+        """Add a line to the history."""
+        self._history.append(Entry(kind, step, data))
+
+    def keep(self, slot: str, value: Json) -> None:
+        """Store a value that no task holds."""
+        self.values[slot] = value
+        self._kept[slot] = value
+
+    def move(self, state: InstanceState) -> None:
+        """Change the instance's state by its table."""
+        assert state in INSTANCE_MOVES[self.state], f"instance {self.state} -> {state}"
+        self.state = state
+
+    def enter(self, identifier: str, state: StepState, **fields: Any) -> Step:
+        """Make the row of a step that was PENDING."""
+        assert identifier not in self.steps, f"step {identifier} entered twice"
+        assert state in STEP_MOVES[StepState.PENDING], f"step {identifier} {StepState.PENDING} -> {state}"
+        return self._put(Step(identifier, state, self.now, **fields))
+
+    def change(self, step: Step, state: StepState | None = None, **fields: Any) -> Step:
+        """Change an entered step, its state by its table."""
+        if state is not None and state is not step.state:
+            assert state in STEP_MOVES[step.state], f"step {step.id} {step.state} -> {state}"
+            fields["state"] = state
+        return self._put(replace(step, **fields))
+
+    def decide(self, identifier: str, state: StepState, **fields: Any) -> Step:
+        """End a step, entered or not; its outgoing edges are looked at next."""
+        step = self.steps.get(identifier)
+        if step is None:
+            step = self.enter(identifier, state, finished_at=self.now, **fields)
+        else:
+            fields = {"due_at": None, "timeout_at": None, "review_at": None, "error": None, **fields}
+            step = self.change(step, state, finished_at=self.now, **fields)
+        self.decided.append(identifier)
+        return step
+
+    def succeed(self, identifier: str, **fields: Any) -> None:
+        """End a step SUCCEEDED."""
+        step = self.decide(identifier, StepState.SUCCEEDED, reason=None, **fields)
+        self.record("step.succeeded", identifier, **({} if step.chosen is None else {"case": step.chosen}))
+
+    def skip(self, identifier: str, reason: StepReason) -> None:
+        """End a step SKIPPED."""
+        self.decide(identifier, StepState.SKIPPED, reason=reason)
+        self.record("step.skipped", identifier, reason=reason.value)
+
+    def fail(self, identifier: str, error: Failure) -> None:
+        """End a step FAILED; what that means for the instance is judged when the flow has settled."""
+        self.failures.append(self.decide(identifier, StepState.FAILED, reason=None, error=error))
+        self.record("step.failed", identifier, error=error.to_json())
+
+    def cancelled(self, identifier: str) -> None:
+        """End a step CANCELLED because the instance ends."""
+        self.decide(identifier, StepState.CANCELLED, reason=StepReason.INSTANCE_ENDED)
+        self.record("step.cancelled", identifier)
+
+    # What is asked of the shell.
+
+    def submit(self, command: SubmitTask) -> None:
+        """Ask for a task."""
+        self._submits[command.step] = command
+
+    def withdraw(self, step: Step) -> bool:
+        """Take back a submission of this very advance; False if the step's task exists already."""
+        return self._submits.pop(step.id, None) is not None
+
+    def cancel_task(self, step: Step, reason: StepReason) -> None:
+        """Ask the step's task to stop, once for each reason."""
+        if step.reason is reason:
+            return
+        changed = self.change(step, reason=reason)
+        assert changed.task_id is not None, f"step {step.id} is {step.state} without a task"
+        self._cancels.append(CancelTask(step.id, step.round, changed.task_id, reason.value))
+        self.record("step.cancel_requested", step.id, reason=reason.value)
+
+    def begin_ending(self, ending_as: Ending, error: Failure | None) -> None:
+        """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop."""
+        self.move(InstanceState.ENDING)
+        self.ending_as, self.error = ending_as, error
+        self.record(
+            "instance.ending", ending_as=ending_as.value, **({} if error is None else {"error": error.to_json()})
+        )
+        for step in self.unfinished():
+            if step.has_task and not self.withdraw(step):
+                self.cancel_task(step, StepReason.INSTANCE_ENDED)
+            else:
+                self.cancelled(step.id)
+        for identifier in self.flow.nodes:
+            if identifier not in self.steps:
+                self.decide(identifier, StepState.CANCELLED, reason=StepReason.INSTANCE_ENDED)
+        self.decided.clear()
+
+    def freeze(self) -> tuple[Instance, Commands]:
+        """Give the new state and the commands; equal to the old state, with no commands, if nothing happened."""
+        commands = Commands(
+            tuple(self._submits.values()),
+            tuple(self._cancels),
+            self._kept or None,
+            tuple(self._history),
+            frozenset(self._changed),
+        )
+        instance = replace(
+            self.before,
+            state=self.state,
+            ending_as=self.ending_as,
+            error=self.error,
+            steps=self.steps,
+            values=self.values,
+        )
+        return instance, commands
+
+    def _put(self, step: Step) -> Step:
+        self.steps[step.id] = step
+        self._changed[step.id] = None
+        return step

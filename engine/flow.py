@@ -1,0 +1,79 @@
+"""A graph made ready for running: neighbours by step id, and the one rule that says where the flow goes.
+
+Two refinements of the rule in `definitions.graph`. A FAILED step leaves its outgoing edges undecided: nothing behind it
+is entered until a person has decided (or the instance ends), so that no join goes on past a failure. And a block that
+is skipped by its own `when` opens none of its branches: its join takes over that outcome, so the flow goes on past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import cached_property
+
+from jsonschema import Draft202012Validator
+
+from definitions.graph import Graph, JoinSpec, Node, NodeKind, PollSpec, TaskSpec
+from engine.instance import Step
+from engine.states import StepReason, StepState
+
+
+class EdgeState(Enum):
+    """What is known of an edge."""
+
+    UNDECIDED = 0
+    LIVE = 1
+    DEAD = 2
+
+
+class Flow:
+    """A graph with its neighbours and schema validators, made once per version and shared by all its instances."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: Mapping[str, Node] = {node.id: node for node in graph.nodes}
+        self.order: Mapping[str, int] = {node.id: index for index, node in enumerate(graph.nodes)}
+        incoming: dict[str, list[tuple[Node, str | None]]] = {node.id: [] for node in graph.nodes}
+        outgoing: dict[str, dict[str, None]] = {node.id: {} for node in graph.nodes}
+        for edge in graph.edges:
+            source, target = graph.nodes[edge.source], graph.nodes[edge.target]
+            incoming[target.id].append((source, edge.case))
+            outgoing[source.id][target.id] = None
+        self.incoming = {identifier: tuple(edges) for identifier, edges in incoming.items()}
+        self.outgoing = {identifier: tuple(targets) for identifier, targets in outgoing.items()}
+        self.roots = tuple(node.id for node in graph.nodes if not incoming[node.id])
+        self._output_validators: dict[str, Draft202012Validator | None] = {}
+
+    @cached_property
+    def input_validator(self) -> Draft202012Validator:
+        """The compiled validator of an instance's input."""
+        return Draft202012Validator(self.graph.input_schema)
+
+    def output_validator(self, node: Node) -> Draft202012Validator | None:
+        """Give the compiled validator of a step's output, None if it declares no schema."""
+        if node.id not in self._output_validators:
+            spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
+            schema = spec.output_schema if isinstance(spec, TaskSpec) else None
+            self._output_validators[node.id] = None if schema is None else Draft202012Validator(schema)
+        return self._output_validators[node.id]
+
+    def opener(self, node: Node) -> str | None:
+        """Name the block that a JOIN closes."""
+        return node.spec.opens if isinstance(node.spec, JoinSpec) else None
+
+
+def edge_state(source: Node, step: Step | None, case: str | None) -> EdgeState:
+    """Judge one edge by its source: the rule of `definitions.graph` with this module's two refinements."""
+    if step is None:
+        return EdgeState.UNDECIDED
+    opens_block = source.kind in {NodeKind.BRANCH, NodeKind.FORK}
+    match step.state:
+        case StepState.SUCCEEDED:
+            is_live = source.kind is not NodeKind.BRANCH or case == step.chosen
+        case StepState.SKIPPED:
+            is_live = step.reason is StepReason.WHEN and not opens_block
+        case StepState.CANCELLED:
+            is_live = False
+        case _:
+            return EdgeState.UNDECIDED
+    return EdgeState.LIVE if is_live else EdgeState.DEAD

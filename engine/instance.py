@@ -1,0 +1,122 @@
+"""The state of one instance as the pure core sees it: an instance, its steps, what they failed with.
+
+Leaves storage to `store` and every decision to `advance`. Values (the input, outputs) are not part of a step: they lie
+in `Instance.values` under the step's id and are there only if somebody loaded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.states import STEP_WITH_TASK, Ending, InstanceState, StepReason, StepState
+from orbit.clock import Micros
+from orbit.jsontext import Json
+
+# Keys of `values` beside step ids. An author's step id never starts with this sign.
+INPUT = "@input"
+OUTPUT = "@output"
+
+ROUNDS_KEPT = 5  # rounds of a poll that are kept at each end of its log
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something failed: a code for programs, a message for people, details that depend on the code."""
+
+    code: str
+    message: str
+    details: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """Give the JSON form: `details` only if there are any."""
+        form: dict[str, Json] = {"code": self.code, "message": self.message}
+        if self.details:
+            form["details"] = dict(self.details)
+        return form
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Failure:
+        """Read what `to_json` gave."""
+        return cls(form["code"], form["message"], form.get("details"))
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One ended round of a poll: its number, its task, how it ended and when."""
+
+    number: int
+    task_id: bytes | None
+    outcome: str  # PROCESSING, DONE, REJECTED, FAILED, CANCELLED
+    ended_at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLog:
+    """What is remembered of a poll's rounds: the first few, the last few, and how many ended in which way."""
+
+    first: tuple[Round, ...] = ()
+    last: tuple[Round, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def with_round(self, ended: Round) -> RoundLog:
+        """Add a round; the log stays bounded however many there are."""
+        counts = {**self.counts, ended.outcome: self.counts.get(ended.outcome, 0) + 1}
+        if len(self.first) < ROUNDS_KEPT:
+            return RoundLog((*self.first, ended), self.last, counts)
+        return RoundLog(self.first, (*self.last, ended)[-ROUNDS_KEPT:], counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entered step.
+
+    `round` numbers the step's tasks from 1 (0: none yet), so that a late answer of an earlier one is recognised.
+    `due_at` is when a WAITING step goes on, `timeout_at` when its bound ends, `start_by_at` until when a full queue is
+    tried. `failure_mode` of a poll's rounds and everything else of the definition stays in the graph.
+    """
+
+    id: str
+    state: StepState
+    entered_at: Micros
+    reason: StepReason | None = None
+    chosen: str | None = None
+    round: int = 0
+    task_id: bytes | None = None
+    due_at: Micros | None = None
+    timeout_at: Micros | None = None
+    start_by_at: Micros | None = None
+    refused_count: int = 0
+    review_at: Micros | None = None
+    finished_at: Micros | None = None
+    error: Failure | None = None
+    log: RoundLog | None = None
+
+    @property
+    def has_task(self) -> bool:
+        """Tell whether a task of this step is unfinished."""
+        return self.state in STEP_WITH_TASK
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance.
+
+    `steps` holds the entered steps by id. `deadline_at` is the end of its time budget, which stands still from
+    `clock_stopped_at` on while a person is waited for. `due_at` is the next instant at which it must be looked at.
+    """
+
+    id: bytes
+    state: InstanceState
+    revision: int
+    started_at: Micros
+    deadline_at: Micros
+    business_key: str | None = None
+    ending_as: Ending | None = None
+    error: Failure | None = None
+    clock_stopped_at: Micros | None = None
+    finished_at: Micros | None = None
+    due_at: Micros | None = None
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    values: Mapping[str, Json] = field(default_factory=dict)

@@ -1,0 +1,85 @@
+"""A bounded poll: what a round's answer means, when the next round starts, and when the poll is exhausted.
+
+`fail_when` is looked at before `done_when`. Exhaustion is a failure with its own code, never a success. The number of
+retries inside a round's task is Pulse's business: a round is one task, however many attempts it took.
+"""
+
+from __future__ import annotations
+
+import math
+
+from definitions.graph import Node, PollSpec, TaskSpec
+from engine.draft import Draft
+from engine.instance import Failure, Round, RoundLog, Step
+from engine.scope import condition
+from engine.states import StepReason, StepState
+from orbit.clock import Micros, seconds
+
+REJECTED = "POLL_REJECTED"
+EXHAUSTED = "POLL_EXHAUSTED"
+
+
+def task_spec(node: Node) -> TaskSpec:
+    """Give what a TASK node, or each round of a POLL node, submits."""
+    spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
+    assert isinstance(spec, TaskSpec), f"node {node.id} has no task"
+    return spec
+
+
+def answered(draft: Draft, step: Step, spec: PollSpec) -> None:
+    """Judge a round whose task succeeded: rejected, done, or still processing."""
+    if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.round):
+        log = _logged(draft, step, "REJECTED")
+        draft.change(step, log=log)
+        draft.fail(step.id, Failure(REJECTED, f"fail_when holds for the answer of round {step.round}"))
+    elif condition(draft, spec.done_when, output_of=step.id, round_number=step.round):
+        draft.succeed(step.id, log=_logged(draft, step, "DONE"))
+    else:
+        _wait(draft, draft.change(step, log=_logged(draft, step, "PROCESSING")), spec)
+
+
+def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> None:
+    """Judge a round without an answer: it fails the step, or counts as still processing if the definition says so."""
+    if step.reason is StepReason.STEP_TIMED_OUT:
+        exhausted(draft, draft.change(step, log=_logged(draft, step, "CANCELLED")), "its time-out has passed")
+        return
+    step = draft.change(step, log=_logged(draft, step, "FAILED"))
+    if spec.continue_on_round_error:
+        _wait(draft, step, spec)
+    else:
+        draft.fail(step.id, error)
+
+
+def exhausted(draft: Draft, step: Step, why: str) -> None:
+    """Fail a poll that has used up a bound."""
+    counts = {} if step.log is None else dict(step.log.counts)
+    details = {"rounds": step.round, "outcomes": counts}
+    draft.fail(step.id, Failure(EXHAUSTED, f"no answer after {step.round} rounds: {why}", details))
+
+
+def gap_micros(spec: PollSpec, ended_rounds: int) -> Micros:
+    """Say how long to wait after that many rounds: `every`, times `backoff` for each round after the first, capped."""
+    if spec.backoff == 1.0 or ended_rounds <= 1:
+        return seconds(min(spec.every_seconds, spec.every_seconds_max))
+    # Compared as logarithms: after thousands of rounds the power itself is no double any more.
+    growth = (ended_rounds - 1) * math.log(spec.backoff)
+    if spec.every_seconds <= 0 or growth >= math.log(spec.every_seconds_max / spec.every_seconds):
+        return seconds(spec.every_seconds_max if spec.every_seconds > 0 else 0)
+    return seconds(spec.every_seconds * math.exp(growth))
+
+
+def _wait(draft: Draft, step: Step, spec: PollSpec) -> None:
+    assert step.timeout_at is not None
+    if step.round >= spec.rounds_max:
+        exhausted(draft, step, "max_rounds is reached")
+    elif draft.now >= step.timeout_at:
+        exhausted(draft, step, "its time-out has passed")
+    else:
+        due_at = min(draft.now + gap_micros(spec, step.round), step.timeout_at)
+        draft.change(step, StepState.WAITING, reason=StepReason.POLL_GAP, due_at=due_at)
+        if step.round == 1:
+            draft.record("step.waiting", step.id, reason=StepReason.POLL_GAP.value)
+
+
+def _logged(draft: Draft, step: Step, outcome: str) -> RoundLog:
+    return (step.log or RoundLog()).with_round(Round(step.round, step.task_id, outcome, draft.now))

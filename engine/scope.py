@@ -1,0 +1,151 @@
+"""What an expression may see during an advance, and the checks on values.
+
+The roots are those of the language: `input`, `steps`, `instance`, `now`, and in a poll `round` and `output`. Values are
+loaded by the shell; one that is missing here is asked for by raising ValuesNeeded, which ends the advance so that it
+can be called again. A step that was skipped or has failed has no output, and reading it is an EXPRESSION_ERROR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from definitions.expression import EvaluationError, Expression
+from definitions.graph import BranchSpec, Node
+from definitions.template import Template
+from engine.draft import Draft
+from engine.instance import INPUT, Failure
+from engine.states import StepState
+from orbit.clock import to_rfc3339
+from orbit.ids import to_hex
+from orbit.jsontext import Json
+
+VIOLATIONS_SHOWN = 10
+
+
+class ValuesNeeded(Exception):
+    """Values that the advance can't do without: step ids and INPUT. Load them and call again."""
+
+    def __init__(self, slots: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(slots)))
+        self.slots = slots
+
+
+class ExpressionFailed(Exception):
+    """A step can't go on because an expression or a schema refused a value; `error` becomes the step's."""
+
+    def __init__(self, error: Failure) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Roots(dict[str, Json]):
+    """The roots by name; the input is asked for only when an expression really reads it."""
+
+    def __missing__(self, name: str) -> Json:
+        if name == "input":
+            raise ValuesNeeded(frozenset({INPUT}))
+        raise KeyError(name)
+
+
+def condition(draft: Draft, expression: Expression, *, output_of: str | None = None, round_number: int = 0) -> bool:
+    """Evaluate a condition. `output_of` names the poll whose current answer is `output`."""
+    roots = _roots(draft, expression.step_references, output_of=output_of, round_number=round_number)
+    try:
+        return expression.evaluate_condition(roots)
+    except EvaluationError as error:
+        raise ExpressionFailed(_failure(error)) from error
+
+
+def render(draft: Draft, template: Template, *, round_number: int = 0) -> Json:
+    """Compute the value of a template."""
+    roots = _roots(draft, template.step_references, output_of=None, round_number=round_number)
+    try:
+        return template.render(roots)
+    except EvaluationError as error:
+        raise ExpressionFailed(_failure(error)) from error
+
+
+def render_text(draft: Draft, template: Template) -> str:
+    """Compute a template that stands for text."""
+    value = render(draft, template)
+    return value if isinstance(value, str) else str(value)
+
+
+def choose(draft: Draft, node: Node) -> str:
+    """Find the label of the first case of a BRANCH that holds."""
+    assert isinstance(node.spec, BranchSpec)
+    for case in node.spec.cases:
+        if case.when is None or condition(draft, case.when):
+            return case.label
+    raise ExpressionFailed(Failure("NO_CASE_HOLDS", "no case of the branch holds, and it has no else"))
+
+
+def check_output(draft: Draft, node: Node) -> None:
+    """Check a step's answer against the schema that it declares, if any."""
+    validator = draft.flow.output_validator(node)
+    if validator is None:
+        return
+    error = schema_failure(validator.iter_errors(_value(draft, node.id)), "OUTPUT_INVALID", f"the output of {node.id}")
+    if error is not None:
+        raise ExpressionFailed(error)
+
+
+def schema_failure(errors: Iterable[Any], code: str, what: str) -> Failure | None:
+    """Tell of the first violations of a schema, None if there are none."""
+    violations: list[Json] = []
+    for error in errors:
+        pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in error.absolute_path)
+        violations.append({"pointer": pointer, "message": error.message[:500]})
+        if len(violations) == VIOLATIONS_SHOWN:
+            break
+    if not violations:
+        return None
+    first = violations[0]
+    return Failure(code, f"{what} does not fit its schema: {first['message']}", {"violations": violations})
+
+
+def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, round_number: int) -> _Roots:
+    instance = draft.before
+    roots = _Roots(
+        instance={
+            "id": to_hex(instance.id),
+            "business_key": instance.business_key,
+            "started_at": to_rfc3339(instance.started_at),
+        },
+        now=to_rfc3339(draft.now),
+        steps=_outputs(draft, references),
+    )
+    if INPUT in draft.values:
+        roots["input"] = draft.values[INPUT]
+    if round_number:
+        roots["round"] = round_number
+    if output_of is not None:
+        roots["output"] = _value(draft, output_of)
+    return roots
+
+
+def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:
+    ended = [
+        name for name in references if (step := draft.steps.get(name)) is not None and step.state is StepState.SUCCEEDED
+    ]
+    missing = frozenset(name for name in ended if name not in draft.values)
+    if missing:
+        raise ValuesNeeded(missing)
+    return {name: {"output": draft.values[name]} for name in ended}
+
+
+def _value(draft: Draft, slot: str) -> Json:
+    if slot not in draft.values:
+        raise ValuesNeeded(frozenset({slot}))
+    return draft.values[slot]
+
+
+def _failure(error: EvaluationError) -> Failure:
+    details: dict[str, Json] = {
+        "cause": error.code,
+        "line": error.line,
+        "column": error.column,
+        "expression": error.source,
+    }
+    return Failure("EXPRESSION_ERROR", error.message, details)

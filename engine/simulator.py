@@ -1,0 +1,207 @@
+"""Run a workflow in virtual time, with answers from a script: the server's own `advance`, no database, no server.
+
+The simulator plays Pulse's part: it takes tasks or refuses them, ends them when the script says, or when asked to stop.
+Time jumps to the next thing that happens. The same graph, input and script always give the same trace.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from engine.advance import advance
+from engine.command import CancelTask, Commands, Entry, SubmitTask
+from engine.flow import Flow
+from engine.instance import INPUT, OUTPUT, Failure, Instance, Step
+from engine.scope import ValuesNeeded
+from engine.states import INSTANCE_TERMINAL, InstanceState
+from engine.stimulus import (
+    CancelRequested,
+    Outcome,
+    ReviewClosed,
+    ReviewOpened,
+    Started,
+    Stimulus,
+    SubmissionRefused,
+    TaskEnded,
+)
+from orbit.clock import SECOND, Micros, seconds
+from orbit.jsontext import Json
+
+ADVANCES_MAX = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a task answers: how it ends, with which output or error, how many seconds after its submission.
+
+    `reviewed_after_seconds` makes it go into review first and stay there that long; `ignores_cancel` makes it run on
+    to its own end when it is asked to stop.
+    """
+
+    outcome: Outcome = Outcome.SUCCEEDED
+    output: Json = None
+    error: Failure | None = None
+    after_seconds: float = 1.0
+    reviewed_after_seconds: float | None = None
+    ignores_cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What Pulse answers instead of taking a task."""
+
+    error: Failure
+    retryable: bool = True
+
+
+# The script: what happens to the task of a submission. It is asked once for each submission.
+Script = Callable[[SubmitTask], Answer | Refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the trace: the instant in seconds since the start, and the entry."""
+
+    at_seconds: float
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How a simulation ended: the last state, the instance's output, and everything that happened in order."""
+
+    instance: Instance
+    output: Json
+    trace: tuple[Line, ...]
+    unfinished_tasks: frozenset[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class _Task:
+    answer: Answer
+    review_closes_at: Micros
+
+
+@dataclass(order=True, slots=True)
+class _Happening:
+    at: Micros
+    order: int
+    stimulus: Stimulus = field(compare=False)
+
+
+class Simulation:
+    """One instance in virtual time."""
+
+    def __init__(self, flow: Flow, script: Script, *, input_value: Json = None, started_at: Micros = 0) -> None:
+        self._flow = flow
+        self._script = script
+        self._now = started_at
+        self._order = 0
+        self._happenings: list[_Happening] = []
+        self._tasks: dict[tuple[str, int], _Task] = {}
+        self._outputs: dict[str, Json] = {INPUT: input_value}
+        self._trace: list[Line] = []
+        self._advances = 0
+        deadline_at = started_at + seconds(flow.graph.timeout_seconds)
+        self.instance = Instance(bytes(16), InstanceState.RUNNING, 0, started_at, deadline_at)
+
+    def cancel_at(self, seconds_from_start: float, reason: str) -> None:
+        """Let somebody cancel the instance at that time."""
+        self._happen(self.instance.started_at + seconds(seconds_from_start), CancelRequested(reason))
+
+    def run(self) -> Outcomes:
+        """Run until the instance has ended or only a person can move it."""
+        self._advance([Started()])
+        while self.instance.state not in INSTANCE_TERMINAL:
+            due = [instant for instant in (self.instance.due_at, self._next_happening()) if instant is not None]
+            if not due:
+                break
+            self._now = max(self._now, min(due))
+            self._advance(self._due_stimuli())
+        return Outcomes(self.instance, self._outputs.get(OUTPUT), tuple(self._trace), frozenset(self._tasks))
+
+    def _next_happening(self) -> Micros | None:
+        return self._happenings[0].at if self._happenings else None
+
+    def _due_stimuli(self) -> list[Stimulus]:
+        due: list[Stimulus] = []
+        while self._happenings and self._happenings[0].at <= self._now:
+            stimulus = heapq.heappop(self._happenings).stimulus
+            if not isinstance(stimulus, TaskEnded) or self._end(stimulus):
+                due.append(stimulus)
+        return due
+
+    def _end(self, stimulus: TaskEnded) -> bool:
+        """Close a task, once: what was cancelled meanwhile does not end a second time."""
+        task = self._tasks.pop((stimulus.step, stimulus.round), None)
+        if task is None:
+            return False
+        self._outputs[stimulus.step] = task.answer.output if stimulus.outcome is Outcome.SUCCEEDED else None
+        return True
+
+    def _advance(self, stimuli: list[Stimulus]) -> None:
+        while True:
+            self._advances += 1
+            assert self._advances <= ADVANCES_MAX, "the simulation does not end"
+            commands = self._step(stimuli)
+            for cancel in commands.cancels:
+                self._cancel(cancel)
+            stimuli = [refused for command in commands.submits if (refused := self._submit(command)) is not None]
+            if not stimuli:
+                return
+
+    def _step(self, stimuli: list[Stimulus]) -> Commands:
+        values: dict[str, Json] = {}
+        while True:
+            try:
+                after, commands = advance(self._flow, replace(self.instance, values=values), stimuli, self._now)
+            except ValuesNeeded as needed:
+                values |= {slot: self._outputs.get(slot) for slot in needed.slots}
+            else:
+                break
+        self.instance = after
+        self._outputs |= commands.values or {}
+        elapsed = (self._now - after.started_at) / SECOND
+        self._trace.extend(Line(elapsed, entry) for entry in commands.history)
+        return commands
+
+    def _submit(self, command: SubmitTask) -> SubmissionRefused | None:
+        answer = self._script(command)
+        if isinstance(answer, Refusal):
+            return SubmissionRefused(command.step, command.round, answer.error, answer.retryable)
+        steps = dict(self.instance.steps)
+        steps[command.step] = _with_task(steps[command.step])
+        self.instance = replace(self.instance, steps=steps)
+        starts_at = self._now
+        if answer.reviewed_after_seconds is not None:
+            opened_at = self._now + seconds(answer.after_seconds)
+            self._happen(opened_at, ReviewOpened(command.step, command.round, answer.error))
+            starts_at = opened_at + seconds(answer.reviewed_after_seconds)
+            self._happen(starts_at, ReviewClosed(command.step, command.round))
+        ends_at = starts_at + seconds(answer.after_seconds)
+        ended = TaskEnded(command.step, command.round, answer.outcome, answer.error)
+        if ends_at > command.deadline_at and answer.reviewed_after_seconds is None and not answer.ignores_cancel:
+            ends_at = command.deadline_at
+            error = Failure("DEADLINE_EXCEEDED", "the task's deadline has passed")
+            ended = TaskEnded(command.step, command.round, Outcome.FAILED, error)
+        self._tasks[command.step, command.round] = _Task(answer, starts_at)
+        self._happen(ends_at, ended)
+        return None
+
+    def _cancel(self, command: CancelTask) -> None:
+        task = self._tasks.get((command.step, command.round))
+        if task is not None and not task.answer.ignores_cancel:
+            # A task under review keeps the wish to cancel until a person has settled it.
+            at = max(self._now, task.review_closes_at)
+            self._happen(at, TaskEnded(command.step, command.round, Outcome.CANCELLED))
+
+    def _happen(self, at: Micros, stimulus: Stimulus) -> None:
+        self._order += 1
+        heapq.heappush(self._happenings, _Happening(at, self._order, stimulus))
+
+
+def _with_task(step: Step) -> Step:
+    """Give a step a task id made of its name and round, where the server would mint one."""
+    return replace(step, task_id=f"{step.id[:10]}:{step.round}".encode().ljust(16, b".")[:16])

@@ -1,0 +1,99 @@
+"""The states of an instance and of a step, and the moves between them, as data.
+
+The property tests, the documents' diagrams and the check inside `draft` all read these tables; a move that does not
+stand here is a bug, never something to be tolerated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class InstanceState(StrEnum):
+    """Where an instance stands."""
+
+    RUNNING = "RUNNING"  # the flow goes on; leaves by failure, by an end step, by its time-out or by completing
+    NEEDS_RECOVERY = "NEEDS_RECOVERY"  # a failure waits for a person; other branches go on until they settle
+    ENDING = "ENDING"  # the end is decided (`ending_as`), tasks are asked to stop; ends with the last of them
+    SUCCEEDED = "SUCCEEDED"  # terminal
+    FAILED = "FAILED"  # terminal
+    CANCELLED = "CANCELLED"  # terminal
+
+
+class Ending(StrEnum):
+    """What an ENDING instance becomes; the words are those of the terminal states."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class StepState(StrEnum):
+    """Where a step stands. A PENDING step has no row: it is entered when all its incoming edges are decided."""
+
+    PENDING = "PENDING"  # not entered
+    WAITING = "WAITING"  # for a time: a wait, a poll's gap, a full queue; `reason` says which
+    RUNNING = "RUNNING"  # its task is unfinished
+    NEEDS_REVIEW = "NEEDS_REVIEW"  # the outcome of its task is unknown until a person settles it
+    SUCCEEDED = "SUCCEEDED"  # terminal
+    FAILED = "FAILED"  # decided; only recovery reopens it
+    SKIPPED = "SKIPPED"  # terminal: by its own `when`, or on a path that was not taken
+    CANCELLED = "CANCELLED"  # terminal: the instance ended first
+
+
+class StepReason(StrEnum):
+    """Why a step is WAITING, SKIPPED, CANCELLED, or RUNNING with a cancel on its way."""
+
+    TIMER = "TIMER"  # WAITING until `due_at`
+    POLL_GAP = "POLL_GAP"  # WAITING for the next round at `due_at`
+    QUEUE_FULL = "QUEUE_FULL"  # WAITING to submit again at `due_at`
+    STEP_TIMED_OUT = "STEP_TIMED_OUT"  # RUNNING, asked to stop because its bound has passed
+    INSTANCE_ENDED = "INSTANCE_ENDED"  # asked to stop, or CANCELLED, because the instance ends
+    WHEN = "WHEN"  # SKIPPED by its own condition: the flow goes on past it
+    DEAD_PATH = "DEAD_PATH"  # SKIPPED because no live edge leads here
+
+
+INSTANCE_TERMINAL = frozenset({InstanceState.SUCCEEDED, InstanceState.FAILED, InstanceState.CANCELLED})
+INSTANCE_UNFINISHED = frozenset(InstanceState) - INSTANCE_TERMINAL
+
+STEP_TERMINAL = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED, StepState.CANCELLED})
+STEP_UNFINISHED = frozenset({StepState.WAITING, StepState.RUNNING, StepState.NEEDS_REVIEW})
+STEP_WITH_TASK = frozenset({StepState.RUNNING, StepState.NEEDS_REVIEW})
+
+INSTANCE_MOVES: Mapping[InstanceState, frozenset[InstanceState]] = {
+    InstanceState.RUNNING: frozenset({InstanceState.NEEDS_RECOVERY, InstanceState.ENDING, InstanceState.SUCCEEDED}),
+    InstanceState.NEEDS_RECOVERY: frozenset({InstanceState.RUNNING, InstanceState.ENDING}),
+    # An engine error may hold an instance that is ending; recovery takes it up again with the same `ending_as`.
+    InstanceState.ENDING: INSTANCE_TERMINAL | {InstanceState.NEEDS_RECOVERY},
+    InstanceState.SUCCEEDED: frozenset(),
+    InstanceState.FAILED: frozenset(),
+    InstanceState.CANCELLED: frozenset(),
+}
+
+STEP_MOVES: Mapping[StepState, frozenset[StepState]] = {
+    StepState.PENDING: (STEP_UNFINISHED | STEP_TERMINAL) - {StepState.NEEDS_REVIEW},
+    StepState.WAITING: frozenset({StepState.RUNNING, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED}),
+    StepState.RUNNING: frozenset(
+        {
+            StepState.WAITING,  # a poll's gap, or the queue was full
+            StepState.NEEDS_REVIEW,
+            StepState.SUCCEEDED,
+            StepState.FAILED,
+            StepState.CANCELLED,
+        }
+    ),
+    StepState.NEEDS_REVIEW: frozenset(
+        {
+            StepState.WAITING,  # the review ended a poll's round, and the poll goes on
+            StepState.RUNNING,  # the verdict was one more attempt
+            StepState.SUCCEEDED,
+            StepState.FAILED,
+            StepState.CANCELLED,
+        }
+    ),
+    StepState.SUCCEEDED: frozenset(),
+    StepState.FAILED: frozenset(),
+    StepState.SKIPPED: frozenset(),
+    StepState.CANCELLED: frozenset(),
+}

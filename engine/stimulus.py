@@ -1,0 +1,71 @@
+"""What can happen to an instance from outside. Timers are no stimulus: `advance` fires whatever is due at its `now`.
+
+A stimulus names the step and the round whose task it is about, so that a repeated or late one is recognised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.instance import Failure
+
+
+class Outcome(StrEnum):
+    """How a task ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The instance begins: its first steps are entered."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A task became terminal. Its output is a value, not part of this."""
+
+    step: str
+    round: int
+    outcome: Outcome
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewOpened:
+    """The outcome of a task is unknown: it waits for a person."""
+
+    step: str
+    round: int
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewClosed:
+    """A review ended with one more attempt of the same task."""
+
+    step: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionRefused:
+    """Pulse did not take a task; `retryable` if only room is missing."""
+
+    step: str
+    round: int
+    error: Failure
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody wants the instance to end CANCELLED."""
+
+    reason: str
+
+
+Stimulus = Started | TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused | CancelRequested

@@ -1,0 +1,192 @@
+"""Statements about instance rows.
+
+A row is written only under its own lock, taken by primary key in sorted order. `due_at` may be earlier than the next
+timer, never later: a looked-at instance with nothing due costs one advance, while moving the column with every step
+would churn its index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, bindparam, func, or_, select
+
+from engine.instance import Failure, Instance
+from engine.states import Ending, InstanceState
+from engine.tables import instance as table
+from orbit.clock import Micros
+from orbit.jsontext import dumps
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+
+    from orbit.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an instance was started with and keeps for life. `queues` is the starter's range, None for all."""
+
+    namespace_id: bytes
+    workflow: str
+    version: int
+    started_by: str
+    labels: Mapping[str, str] | None = None
+    queues: frozenset[str] | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An instance as it is stored: its origin and its state, here without steps and values."""
+
+    origin: Origin
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which instances to list; None leaves a criterion open. Times are those of the start, `after` included."""
+
+    workflow: str | None = None
+    version: int | None = None
+    state: InstanceState | None = None
+    business_key: str | None = None
+    started_after: Micros | None = None
+    started_before: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a list that is ordered by start, newest first: what comes after this instance."""
+
+    started_at: Micros
+    id: bytes
+
+
+_LOCK = (select(table).where(table.c.id.in_(bindparam("ids", expanding=True))).order_by(table.c.id)).with_for_update(
+    skip_locked=True
+)
+_DUE = select(table.c.id).where(table.c.due_at <= bindparam("now")).order_by(table.c.due_at, table.c.id)
+_NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at.is_not(None))
+_FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
+_REVISIONS = select(table.c.id, table.c.revision).where(table.c.id.in_(bindparam("ids", expanding=True)))
+
+
+def instances_lock(tx: Transaction, ids: Sequence[bytes]) -> list[Stored]:
+    """Lock instances in the order of their ids, leaving out those that somebody else has locked."""
+    return [_stored(row) for row in tx.rows(_LOCK, {"ids": sorted(ids)})]
+
+
+def instances_due(tx: Transaction, now: Micros, *, limit: int) -> list[bytes]:
+    """List the ids of instances to be looked at, the longest due first. Plain read, nothing is locked."""
+    return [row.id for row in tx.rows(_DUE.limit(limit), {"now": now})]
+
+
+def instance_due_next(tx: Transaction) -> Micros | None:
+    """Give the earliest instant at which an instance is due."""
+    row = tx.row(_NEXT_DUE)
+    return None if row is None else row[0]
+
+
+def instance_find(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
+    """Read one instance of a namespace."""
+    row = tx.row(_FIND, {"id": identifier, "namespace_id": namespace_id})
+    return None if row is None else _stored(row)
+
+
+def instance_revisions(tx: Transaction, ids: Sequence[bytes]) -> dict[bytes, int]:
+    """Read the revisions of some instances."""
+    return {row.id: row.revision for row in tx.rows(_REVISIONS, {"ids": list(ids)})}
+
+
+def instances_page(
+    tx: Transaction, namespace_id: bytes, wanted: Filter, *, after: Place | None, limit: int
+) -> list[Stored]:
+    """List a namespace's instances, the newest start first."""
+    query = select(table).where(table.c.namespace_id == namespace_id)
+    if wanted.workflow is not None:
+        query = query.where(table.c.workflow == wanted.workflow)
+    if wanted.version is not None:
+        query = query.where(table.c.version == wanted.version)
+    if wanted.state is not None:
+        query = query.where(table.c.state == wanted.state.value)
+    if wanted.business_key is not None:
+        query = query.where(table.c.business_key == wanted.business_key.encode())
+    if wanted.started_after is not None:
+        query = query.where(table.c.started_at >= wanted.started_after)
+    if wanted.started_before is not None:
+        query = query.where(table.c.started_at < wanted.started_before)
+    if after is not None:
+        same_instant = and_(table.c.started_at == after.started_at, table.c.id < after.id)
+        query = query.where(or_(table.c.started_at < after.started_at, same_instant))
+    return [_stored(row) for row in tx.rows(query.order_by(table.c.started_at.desc(), table.c.id.desc()).limit(limit))]
+
+
+def instances_insert(tx: Transaction, rows: Sequence[Stored]) -> None:
+    """Store new instances."""
+    tx.insert(table, [{**_origin_columns(row), "id": row.instance.id, **_columns(row.instance)} for row in rows])
+
+
+def instances_update(tx: Transaction, changed: Sequence[Instance]) -> None:
+    """Write the state of locked instances; every one of them must be there."""
+    matched = tx.update_many(table, rows=[{"id": instance.id, **_columns(instance)} for instance in changed])
+    assert matched == len(changed), f"wrote {matched} of {len(changed)} locked instances"
+
+
+def _columns(instance: Instance) -> dict[str, Any]:
+    return {
+        "state": instance.state.value,
+        "ending_as": None if instance.ending_as is None else instance.ending_as.value,
+        "revision": instance.revision,
+        "error": None if instance.error is None else dumps(instance.error.to_json()).decode(),
+        "deadline_at": instance.deadline_at,
+        "clock_stopped_at": instance.clock_stopped_at,
+        "due_at": instance.due_at,
+        "finished_at": instance.finished_at,
+    }
+
+
+def _origin_columns(row: Stored) -> dict[str, Any]:
+    origin = row.origin
+    key = row.instance.business_key
+    return {
+        "namespace_id": origin.namespace_id,
+        "workflow": origin.workflow,
+        "version": origin.version,
+        "business_key": None if key is None else key.encode(),
+        "labels": None if not origin.labels else dumps(dict(origin.labels)).decode(),
+        "queues": None if origin.queues is None else dumps(sorted(origin.queues)).decode(),
+        "started_by": origin.started_by,
+        "traceparent": origin.traceparent,
+        "started_at": row.instance.started_at,
+    }
+
+
+def _stored(row: Row[Any]) -> Stored:
+    origin = Origin(
+        namespace_id=row.namespace_id,
+        workflow=row.workflow,
+        version=row.version,
+        started_by=row.started_by,
+        labels=None if row.labels is None else json.loads(row.labels),
+        queues=None if row.queues is None else frozenset(json.loads(row.queues)),
+        traceparent=row.traceparent,
+    )
+    instance = Instance(
+        id=row.id,
+        state=InstanceState(row.state),
+        revision=row.revision,
+        started_at=row.started_at,
+        deadline_at=row.deadline_at,
+        business_key=None if row.business_key is None else row.business_key.decode(),
+        ending_as=None if row.ending_as is None else Ending(row.ending_as),
+        error=None if row.error is None else Failure.from_json(json.loads(row.error)),
+        clock_stopped_at=row.clock_stopped_at,
+        finished_at=row.finished_at,
+        due_at=row.due_at,
+    )
+    return Stored(origin, instance)

@@ -1,0 +1,79 @@
+"""Statements about values and history: written once, read only where somebody needs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, select, tuple_
+
+from engine.command import Entry
+from engine.tables import history, value
+from orbit.clock import Micros
+from orbit.jsontext import Json, dumps
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What one advance did, for people: its revision, its instant, and its entries in order."""
+
+    revision: int
+    recorded_at: Micros
+    entries: tuple[Entry, ...]
+
+
+_LOAD = select(value).where(tuple_(value.c.instance_id, value.c.slot).in_(bindparam("keys", expanding=True)))
+_HISTORY = (
+    select(history)
+    .where(history.c.instance_id == bindparam("instance_id"), history.c.revision > bindparam("after"))
+    .order_by(history.c.instance_id, history.c.revision)
+)
+
+
+def values_load(tx: Transaction, keys: Sequence[tuple[bytes, str]]) -> dict[tuple[bytes, str], bytes]:
+    """Read values as JSON text by instance and slot; a slot without a value is absent."""
+    if not keys:
+        return {}
+    return {(row.instance_id, row.slot): row.content for row in tx.rows(_LOAD, {"keys": list(keys)})}
+
+
+def values_insert(tx: Transaction, kept: Sequence[tuple[bytes, str, Json]]) -> None:
+    """Store values, each with its instance's id and slot; a value is never written twice."""
+    tx.insert(
+        value,
+        [{"instance_id": instance_id, "slot": slot, "content": dumps(content)} for instance_id, slot, content in kept],
+    )
+
+
+def history_insert(tx: Transaction, recorded: Sequence[tuple[bytes, Recorded]]) -> None:
+    """Store what advances did, each with its instance's id."""
+    tx.insert(
+        history,
+        [
+            {
+                "instance_id": instance_id,
+                "revision": record.revision,
+                "recorded_at": record.recorded_at,
+                "entries": dumps([[entry.kind, entry.step, dict(entry.data)] for entry in record.entries]),
+            }
+            for instance_id, record in recorded
+        ],
+    )
+
+
+def history_page(tx: Transaction, instance_id: bytes, *, after_revision: int, limit: int) -> list[Recorded]:
+    """Read an instance's history in order, after a revision."""
+    rows = tx.rows(_HISTORY.limit(limit), {"instance_id": instance_id, "after": after_revision})
+    return [
+        Recorded(
+            row.revision,
+            row.recorded_at,
+            tuple(Entry(kind, step, data) for kind, step, data in json.loads(row.entries)),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,111 @@
+"""Statements about stimuli: pure inserts by whoever causes them, read and deleted under the instance's lock.
+
+The probe reads plainly along the primary key. A stimulus whose instance is locked elsewhere stays and is found again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import bindparam, false, select
+
+from engine.instance import Failure
+from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, TaskEnded
+from engine.tables import stimulus as table
+from orbit.ids import new_id
+from orbit.jsontext import dumps
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+
+    from orbit.database import Transaction
+
+TASK_ENDED, REVIEW_OPENED, REVIEW_CLOSED = "TASK_ENDED", "REVIEW_OPENED", "REVIEW_CLOSED"
+
+StoredStimulus = TaskEnded | ReviewOpened | ReviewClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A stored stimulus, its id and whom it concerns."""
+
+    id: bytes
+    instance_id: bytes
+    stimulus: StoredStimulus
+
+
+_PROBE = (
+    select(table.c.id, table.c.instance_id)
+    .where(table.c.held == false(), table.c.id > bindparam("after"))
+    .order_by(table.c.held, table.c.id)
+)
+_TAKE = (
+    select(table)
+    .where(table.c.held == false(), table.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(table.c.held, table.c.id)
+)
+
+
+def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    """List stimuli as (id, instance id), the oldest first. Plain read; `after` is an id, b"" for the beginning."""
+    return [(row.id, row.instance_id) for row in tx.rows(_PROBE.limit(limit), {"after": after})]
+
+
+def stimuli_take(tx: Transaction, ids: Sequence[bytes]) -> list[Pending]:
+    """Read stimuli of locked instances; those that another runner has applied meanwhile are gone."""
+    return [_pending(row) for row in tx.rows(_TAKE, {"ids": list(ids)})]
+
+
+def stimuli_insert(tx: Transaction, found: Sequence[tuple[bytes, StoredStimulus]]) -> None:
+    """Store stimuli for instances: their existence is the wake-up."""
+    tx.insert(table, [_columns(instance_id, stimulus) for instance_id, stimulus in found])
+
+
+def stimuli_delete(tx: Transaction, ids: Sequence[bytes]) -> None:
+    """Delete what was applied; every one must be there, since only the holder of the instance's lock deletes."""
+    matched = tx.delete_many(table, [{"held": False, "id": identifier} for identifier in ids])
+    assert matched == len(ids), f"deleted {matched} of {len(ids)} stimuli"
+
+
+def stimuli_hold(tx: Transaction, pending: Sequence[Pending]) -> None:
+    """Set stimuli aside with their instance, out of the probe's way, until a person has looked at it."""
+    stimuli_delete(tx, [entry.id for entry in pending])
+    tx.insert(table, [{**_columns(entry.instance_id, entry.stimulus), "held": True} for entry in pending])
+
+
+def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
+    outcome = stimulus.outcome.value if isinstance(stimulus, TaskEnded) else None
+    error = None if isinstance(stimulus, ReviewClosed) else stimulus.error
+    match stimulus:
+        case TaskEnded():
+            kind = TASK_ENDED
+        case ReviewOpened():
+            kind = REVIEW_OPENED
+        case ReviewClosed():
+            kind = REVIEW_CLOSED
+    return {
+        "held": False,
+        "id": new_id(),
+        "instance_id": instance_id,
+        "kind": kind,
+        "step": stimulus.step,
+        "round": stimulus.round,
+        "outcome": outcome,
+        "error": None if error is None else dumps(error.to_json()).decode(),
+    }
+
+
+def _pending(row: Row[Any]) -> Pending:
+    error = None if row.error is None else Failure.from_json(json.loads(row.error))
+    stimulus: StoredStimulus
+    match row.kind:
+        case "TASK_ENDED":
+            stimulus = TaskEnded(row.step, row.round, Outcome(row.outcome), error)
+        case "REVIEW_OPENED":
+            stimulus = ReviewOpened(row.step, row.round, error)
+        case _:
+            stimulus = ReviewClosed(row.step, row.round)
+    return Pending(row.id, row.instance_id, stimulus)

@@ -1,0 +1,118 @@
+"""Weave's tables by role: an instance's narrow row, its steps, their values apart, what is to be applied, the history.
+
+All rows of an instance are written under the lock of its `weave_instance` row, except stimuli, which are pure inserts.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, Index, Table
+
+from engine.states import INSTANCE_TERMINAL, STEP_TERMINAL, STEP_WITH_TASK, InstanceState
+from orbit.database import TABLE_OPTIONS, metadata
+from orbit.database import columns as kinds
+
+STEP_ID_CHARACTERS = 160
+
+
+def _listed(states: frozenset[InstanceState] | frozenset[object]) -> str:
+    return ", ".join(f"'{state}'" for state in sorted(map(str, states)))
+
+
+instance = Table(
+    "weave_instance",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the instance"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose it is"),
+    Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow"),
+    Column("version", kinds.small_int(), nullable=False, comment="Its published version, for life"),
+    Column("state", kinds.word(16), nullable=False, comment="InstanceState"),
+    Column("ending_as", kinds.word(16), comment="What it becomes at its end; null until that is decided"),
+    Column("revision", kinds.counter(), nullable=False, comment="Grows by one with every advance that changed it"),
+    Column("business_key", kinds.exact_key(1024), comment="The caller's own look-up text, UTF-8"),
+    Column("labels", kinds.text(), comment="JSON object of labels; null for none"),
+    Column("queues", kinds.text(), comment="JSON list: queue range of the credential that started it; null is all"),
+    Column("started_by", kinds.word(64), nullable=False, comment="Credential id in hex, or the command that acted"),
+    Column("traceparent", kinds.word(64), comment="Trace context of the start, handed on to its tasks"),
+    Column("error", kinds.text(), comment="JSON: why it is held, failed or was cancelled"),
+    Column("started_at", kinds.instant(), nullable=False, comment="When it began, microseconds UTC"),
+    Column("deadline_at", kinds.instant(), nullable=False, comment="End of its budget of active time"),
+    Column("clock_stopped_at", kinds.instant(), comment="Since when the budget stands still; null while it runs"),
+    Column("due_at", kinds.instant(), comment="When to look at it at the latest: never after its next timer"),
+    Column("finished_at", kinds.instant(), comment="When it became terminal; null exactly until then"),
+    CheckConstraint(
+        f"(finished_at IS NULL) = (state NOT IN ({_listed(INSTANCE_TERMINAL)}))", name="finished_if_terminal"
+    ),
+    CheckConstraint(f"due_at IS NULL OR state NOT IN ({_listed(INSTANCE_TERMINAL)})", name="not_due_if_terminal"),
+    CheckConstraint("state <> 'ENDING' OR ending_as IS NOT NULL", name="ending_has_an_end"),
+    CheckConstraint("revision >= 0", name="revision_not_negative"),
+    Index("weave_instance_for_due", "due_at", "id"),
+    Index("weave_instance_for_list", "namespace_id", "started_at", "id"),
+    Index("weave_instance_for_list_by_workflow", "namespace_id", "workflow", "started_at", "id"),
+    Index("weave_instance_for_list_by_state", "namespace_id", "state", "started_at", "id"),
+    Index("weave_instance_for_list_by_business_key", "namespace_id", "business_key", "started_at", "id"),
+    comment="One run of a published workflow version",
+    **TABLE_OPTIONS,
+)
+
+step = Table(
+    "weave_step",
+    metadata,
+    Column("instance_id", kinds.identifier(), primary_key=True, comment="Whose step it is"),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), primary_key=True, comment="Id of the step in the definition"),
+    Column("state", kinds.word(16), nullable=False, comment="StepState; a PENDING step has no row"),
+    Column("reason", kinds.word(24), comment="StepReason: why it waits, was skipped or is asked to stop"),
+    Column("chosen", kinds.word(128), comment="The case that a branch has chosen"),
+    Column("round", kinds.small_int(), nullable=False, comment="Number of its current task, from 1; 0 for none"),
+    Column("task_id", kinds.identifier(), comment="Its current or last Pulse task"),
+    Column("due_at", kinds.instant(), comment="When a WAITING step goes on"),
+    Column("timeout_at", kinds.instant(), comment="End of the step's bound"),
+    Column("start_by_at", kinds.instant(), comment="Until when a full queue is tried"),
+    Column("refused_count", kinds.small_int(), nullable=False, comment="Refusals of the current round in a row"),
+    Column("review_at", kinds.instant(), comment="Since when it waits for a review"),
+    Column("entered_at", kinds.instant(), nullable=False, comment="When it was entered"),
+    Column("finished_at", kinds.instant(), comment="When it was decided; null exactly until then"),
+    Column("error", kinds.text(), comment="JSON: why it failed or is under review"),
+    Column("log", kinds.text(), comment="JSON: a poll's first and last rounds and counts"),
+    CheckConstraint(f"(finished_at IS NULL) = (state NOT IN ({_listed(STEP_TERMINAL)}))", name="finished_if_terminal"),
+    CheckConstraint(f"state NOT IN ({_listed(STEP_WITH_TASK)}) OR task_id IS NOT NULL", name="running_has_a_task"),
+    CheckConstraint("state <> 'WAITING' OR due_at IS NOT NULL", name="waiting_is_due"),
+    comment="State of the entered steps of an instance",
+    **TABLE_OPTIONS,
+)
+
+value = Table(
+    "weave_value",
+    metadata,
+    Column("instance_id", kinds.identifier(), primary_key=True, comment="Whose value it is"),
+    Column("slot", kinds.word(STEP_ID_CHARACTERS), primary_key=True, comment="A step id, @input or @output"),
+    Column("content", kinds.payload(), nullable=False, comment="The value as JSON"),
+    comment="Input, output, and outputs of steps that no task holds; read only where an expression needs them",
+    **TABLE_OPTIONS,
+)
+
+stimulus = Table(
+    "weave_stimulus",
+    metadata,
+    # The key begins with `held`, so that what is set aside never lies in the way of the probe.
+    Column("held", kinds.flag(), primary_key=True, comment="Set aside with an instance held by an engine error"),
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the stimulus"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Whom it concerns"),
+    Column("kind", kinds.word(24), nullable=False, comment="TASK_ENDED, REVIEW_OPENED or REVIEW_CLOSED"),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="Id of the step"),
+    Column("round", kinds.small_int(), nullable=False, comment="Number of the step's task"),
+    Column("outcome", kinds.word(16), comment="How the task ended; null if it did not"),
+    Column("error", kinds.text(), comment="JSON: the task's error"),
+    comment="What is to be applied to an instance; that the row exists is the wake-up",
+    **TABLE_OPTIONS,
+)
+
+history = Table(
+    "weave_history",
+    metadata,
+    Column("instance_id", kinds.identifier(), primary_key=True, comment="Whose history it is"),
+    Column("revision", kinds.counter(), primary_key=True, comment="Revision of the instance that the advance made"),
+    Column("recorded_at", kinds.instant(), nullable=False, comment="The instant of the advance, microseconds UTC"),
+    Column("entries", kinds.payload(), nullable=False, comment="JSON list of what happened, in order"),
+    comment="One row for each advance, for people: nothing is replayed from it",
+    **TABLE_OPTIONS,
+)

@@ -1,0 +1,180 @@
+"""Steps with Pulse tasks, one for a TASK, one a round for a POLL: how they are submitted and how their ends are judged.
+
+Leaves the flow between steps to `advance`. The surprising rule: a step that was asked to stop because its bound has
+passed is still decided by what its task answers, so a success that came anyway counts, and is never repeated.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from definitions.graph import Node, PollSpec, TaskSpec
+from engine import polling
+from engine.command import SubmitTask
+from engine.draft import Draft
+from engine.instance import Failure, Step
+from engine.scope import ExpressionFailed, check_output, render
+from engine.states import InstanceState, StepReason, StepState
+from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, SubmissionRefused, TaskEnded
+from orbit.clock import SECOND, Micros, seconds
+
+REFUSED_WAIT_MICROS = SECOND
+REFUSED_WAIT_MICROS_MAX = 30 * SECOND
+
+
+def enter(draft: Draft, node: Node) -> None:
+    """Enter a TASK or POLL node: its first task is submitted at once."""
+    spec = polling.task_spec(node)
+    params = render(draft, spec.input, round_number=1)
+    step = draft.enter(
+        node.id,
+        StepState.RUNNING,
+        round=1,
+        start_by_at=draft.now + seconds(spec.start_within_seconds),
+        timeout_at=draft.now + seconds(node.spec.timeout_seconds) if isinstance(node.spec, PollSpec) else None,
+    )
+    _submit(draft, step, spec, params)
+
+
+def submit_again(draft: Draft, node: Node, step: Step) -> None:
+    """Try once more what a full queue has refused, or fail if the time to start is over."""
+    spec = polling.task_spec(node)
+    assert step.start_by_at is not None
+    if draft.now >= step.start_by_at:
+        message = f"queue {spec.queue} was full for {spec.start_within_seconds:g} s"
+        _failed(draft, node, step, Failure("START_DEADLINE_EXCEEDED", message))
+        return
+    _submit(draft, step, spec, render(draft, spec.input, round_number=step.round))
+
+
+def next_round(draft: Draft, node: Node, step: Step) -> None:
+    """Begin the next round of a poll."""
+    spec = polling.task_spec(node)
+    number = step.round + 1
+    params = render(draft, spec.input, round_number=number)
+    start_by_at = draft.now + seconds(spec.start_within_seconds)
+    step = draft.change(step, round=number, task_id=None, start_by_at=start_by_at, refused_count=0)
+    _submit(draft, step, spec, params)
+
+
+def _submit(draft: Draft, step: Step, spec: TaskSpec, params: object) -> None:
+    start_by_at = step.start_by_at
+    assert start_by_at is not None
+    deadline_at = draft.now + seconds(spec.timeout_seconds)
+    # A poll has its own bound over all rounds; a task step's bound is its task's deadline.
+    timeout_at = deadline_at if step.timeout_at is None else step.timeout_at
+    step = draft.change(step, StepState.RUNNING, reason=None, due_at=None, timeout_at=timeout_at)
+    draft.submit(SubmitTask(step.id, step.round, spec, params, min(start_by_at, deadline_at), deadline_at))
+    if step.round == 1:
+        draft.record("step.submitted", step.id, queue=spec.queue, type=spec.type, version=spec.task_version)
+
+
+def refused(draft: Draft, node: Node, stimulus: SubmissionRefused) -> None:
+    """Take Pulse's refusal: missing room makes the step wait, anything else fails it."""
+    step = draft.steps[stimulus.step]
+    if not stimulus.retryable:
+        _failed(draft, node, step, stimulus.error)
+        return
+    assert step.start_by_at is not None
+    wait = refused_wait(draft.before.id, step)
+    due_at = min(draft.now + wait, step.start_by_at)
+    # Its bound begins with its submission, so a task that is not submitted has none yet.
+    timeout_at = step.timeout_at if isinstance(node.spec, PollSpec) else None
+    draft.change(
+        step,
+        StepState.WAITING,
+        reason=StepReason.QUEUE_FULL,
+        due_at=due_at,
+        timeout_at=timeout_at,
+        refused_count=step.refused_count + 1,
+        task_id=None,
+    )
+    if step.refused_count == 0:
+        draft.record("step.waiting", step.id, reason=StepReason.QUEUE_FULL.value, code=stimulus.error.code)
+
+
+def refused_wait(instance_id: bytes, step: Step) -> Micros:
+    """Say how long to wait after a refusal: doubling, and spread by a hash so that no crowd comes back at once."""
+    wait = min(REFUSED_WAIT_MICROS << min(step.refused_count, 10), REFUSED_WAIT_MICROS_MAX)
+    spread = zlib.crc32(b"%s %s %d" % (instance_id, step.id.encode(), step.refused_count))
+    return wait // 2 + wait // 2 * spread // 2**32
+
+
+def ended(draft: Draft, node: Node, stimulus: TaskEnded) -> None:
+    """Take the end of a step's current task."""
+    step = draft.steps[stimulus.step]
+    if draft.state is InstanceState.ENDING:
+        _ended_while_ending(draft, step, stimulus)
+        return
+    match stimulus.outcome:
+        case Outcome.SUCCEEDED:
+            try:
+                _succeeded(draft, node, step)
+            except ExpressionFailed as failed:
+                draft.fail(step.id, failed.error)
+        case Outcome.FAILED:
+            _failed(draft, node, step, _judged(step, stimulus.error))
+        case Outcome.CANCELLED:
+            _failed(draft, node, step, _cancel_failure(step))
+
+
+def _ended_while_ending(draft: Draft, step: Step, stimulus: TaskEnded) -> None:
+    match stimulus.outcome:
+        case Outcome.SUCCEEDED:
+            # The effect is there, whoever no longer needs it: it is kept and can be compensated.
+            draft.succeed(step.id)
+        case Outcome.FAILED:
+            draft.fail(step.id, stimulus.error or Failure("TASK_FAILED", "the task failed"))
+        case Outcome.CANCELLED:
+            draft.cancelled(step.id)
+
+
+def _succeeded(draft: Draft, node: Node, step: Step) -> None:
+    check_output(draft, node)
+    if isinstance(node.spec, PollSpec):
+        polling.answered(draft, step, node.spec)
+    else:
+        draft.succeed(step.id)
+
+
+def _failed(draft: Draft, node: Node, step: Step, error: Failure) -> None:
+    if isinstance(node.spec, PollSpec):
+        polling.round_failed(draft, step, node.spec, error)
+    else:
+        draft.fail(step.id, error)
+
+
+def _judged(step: Step, error: Failure | None) -> Failure:
+    # The task's deadline and the step's timer are the same instant: which of the two speaks first must not show.
+    if error is not None and error.code == "DEADLINE_EXCEEDED":
+        return _timed_out(step)
+    return error or Failure("TASK_FAILED", "the task failed")
+
+
+def _cancel_failure(step: Step) -> Failure:
+    if step.reason is StepReason.STEP_TIMED_OUT:
+        return _timed_out(step)
+    return Failure("TASK_CANCELLED", "the task was cancelled, and not by this instance")
+
+
+def _timed_out(step: Step) -> Failure:
+    return Failure("STEP_TIMED_OUT", f"step {step.id} did not end within its time-out")
+
+
+def review_opened(draft: Draft, stimulus: ReviewOpened) -> None:
+    """Note that the outcome of a step's task is unknown; its bound stands still until a person has settled it."""
+    step = draft.steps[stimulus.step]
+    if step.state is StepState.RUNNING:
+        draft.change(step, StepState.NEEDS_REVIEW, review_at=draft.now, error=stimulus.error)
+        error = {} if stimulus.error is None else {"error": stimulus.error.to_json()}
+        draft.record("step.needs_review", step.id, **error)
+
+
+def review_closed(draft: Draft, stimulus: ReviewClosed) -> None:
+    """Note that a review ended with one more attempt: the step's bound is prolonged by the time that it took."""
+    step = draft.steps[stimulus.step]
+    if step.state is StepState.NEEDS_REVIEW:
+        assert step.review_at is not None
+        timeout_at = None if step.timeout_at is None else step.timeout_at + draft.now - step.review_at
+        draft.change(step, StepState.RUNNING, review_at=None, error=None, timeout_at=timeout_at)
+        draft.record("step.review_closed", step.id)

@@ -1,0 +1,175 @@
+"""Graphs written in Python, for tests of the engine that are not about the language."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from definitions.bounds import Bounds
+from definitions.expression import compile_expression
+from definitions.graph import (
+    BranchSpec,
+    Case,
+    Edge,
+    FailSpec,
+    Graph,
+    JoinSpec,
+    Node,
+    NodeKind,
+    PollSpec,
+    RetrySpec,
+    ReturnSpec,
+    SetSpec,
+    Spec,
+    TaskSpec,
+    WaitSpec,
+)
+from definitions.template import compile_template
+from orbit.jsontext import Json
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True)
+class Block:
+    """A step of the language: a node, and for a branch or parallel block its parts by label."""
+
+    id: str
+    kind: NodeKind
+    spec: Spec = None
+    when: str | None = None
+    parts: Mapping[str, Sequence["Block"]] = field(default_factory=dict)
+
+    def only_if(self, when: str) -> "Block":
+        return replace(self, when=when)
+
+
+def task_spec(
+    *,
+    type_: str = "do.it",
+    queue: str = "main",
+    input_: Json = None,
+    timeout: float = 3600.0,
+    start_within: float = 600.0,
+    schema: Json | None = None,
+) -> TaskSpec:
+    return TaskSpec(
+        type=type_,
+        task_version=1,
+        queue=queue,
+        input=compile_template(input_),
+        retry=RetrySpec(3, 1.0, 60.0),
+        attempt_timeout_seconds=60.0,
+        start_within_seconds=start_within,
+        timeout_seconds=timeout,
+        priority=4,
+        output_schema=schema,
+    )
+
+
+def task(identifier: str, **options: Json) -> Block:
+    return Block(identifier, NodeKind.TASK, task_spec(type_=f"do.{identifier}", **options))
+
+
+def wait(identifier: str, seconds: float) -> Block:
+    return Block(identifier, NodeKind.WAIT, WaitSpec(seconds))
+
+
+def put(identifier: str, values: Json) -> Block:
+    return Block(identifier, NodeKind.SET, SetSpec(compile_template(values)))
+
+
+def fail(identifier: str, code: str = "REFUSED", message: str = "refused") -> Block:
+    return Block(identifier, NodeKind.FAIL, FailSpec(code, compile_template(message)))
+
+
+def done(identifier: str, output: Json = None) -> Block:
+    return Block(identifier, NodeKind.RETURN, ReturnSpec(compile_template(output)))
+
+
+def poll(
+    identifier: str,
+    *,
+    done_when: str = "output.status == 'DONE'",
+    fail_when: str | None = None,
+    every: float = 10.0,
+    backoff: float = 1.0,
+    every_max: float = 600.0,
+    rounds: int = 5,
+    timeout: float = 86_400.0,
+    go_on: bool = False,
+    task: TaskSpec | None = None,
+) -> Block:
+    spec = PollSpec(
+        task=task or task_spec(type_=f"ask.{identifier}", input_={"round": "${ round }"}),
+        done_when=compile_expression(done_when),
+        fail_when=None if fail_when is None else compile_expression(fail_when),
+        every_seconds=every,
+        backoff=backoff,
+        every_seconds_max=every_max,
+        rounds_max=rounds,
+        timeout_seconds=timeout,
+        continue_on_round_error=go_on,
+    )
+    return Block(identifier, NodeKind.POLL, spec)
+
+
+def branch(identifier: str, cases: Mapping[str, Sequence[Block]]) -> Block:
+    """A branch: each key is a condition, or `else`; it is the case's label too."""
+    labels = tuple(Case(label, None if label == "else" else compile_expression(label)) for label in cases)
+    return Block(identifier, NodeKind.BRANCH, BranchSpec(labels), parts=cases)
+
+
+def parallel(identifier: str, branches: Mapping[str, Sequence[Block]]) -> Block:
+    return Block(identifier, NodeKind.FORK, None, parts=branches)
+
+
+class _Lowering:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+
+    def sequence(self, blocks: Sequence[Block], source: int | None, case: str | None) -> tuple[int | None, str | None]:
+        for block in blocks:
+            source, case = self.block(block, source, case), None
+        return source, case
+
+    def node(self, node: Node, source: int | None, case: str | None) -> int:
+        self.nodes.append(node)
+        index = len(self.nodes) - 1
+        if source is not None:
+            self.edges.append(Edge(source, index, case))
+        return index
+
+    def block(self, block: Block, source: int | None, case: str | None) -> int:
+        when = None if block.when is None else compile_expression(block.when)
+        index = self.node(Node(block.id, block.kind, block.spec, when, None, len(self.nodes) + 1, 1), source, case)
+        if not block.parts:
+            return index
+        ends = [self.sequence(blocks, index, label) for label, blocks in block.parts.items()]
+        join = Node(f"{block.id}.end", NodeKind.JOIN, JoinSpec("all", block.id), None, None, 0, 0)
+        target = self.node(join, None, None)
+        self.edges.extend(Edge(end, target, label) for end, label in ends if end is not None)
+        return target
+
+
+def graph(
+    *blocks: Block,
+    output: Json = None,
+    timeout: float = 7 * 86_400.0,
+    on_failure: str = "hold",
+    input_schema: Json = True,
+) -> Graph:
+    lowering = _Lowering()
+    lowering.sequence(blocks, None, None)
+    return Graph(
+        format=1,
+        workflow="test",
+        version=1,
+        title=None,
+        nodes=tuple(lowering.nodes),
+        edges=tuple(lowering.edges),
+        input_schema=input_schema,
+        output=None if output is None else compile_template(output),
+        timeout_seconds=timeout,
+        on_failure=on_failure,
+        bounds=NO_BOUNDS,
+    )
