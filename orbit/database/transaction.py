@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, text
 
-from orbit.database.bulk import joined_update, single_update
+from orbit.database.bulk import Key, joined_delete, joined_update, single_delete, single_update
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Executable, Row, Table
@@ -66,13 +66,13 @@ class Transaction:
         self,
         table: Table,
         *,
-        key: str = "id",
+        key: Key = "id",
         rows: Sequence[Mapping[str, Any]],
         where: Mapping[str, Any] | None = None,
     ) -> int:
         """Update rows by `key`, each with its own values, in one statement; return how many rows matched.
 
-        Every row has the same columns. `where` adds conditions that all of them must meet.
+        Every row has the same columns, those of `key` among them. `where` adds conditions that all of them must meet.
         """
         if not rows:
             return 0
@@ -81,6 +81,17 @@ class Transaction:
         if not self.is_sqlite:
             return self._connection.execute(*joined_update(table, key, rows, conditions)).rowcount
         statement = single_update(table, key, tuple(rows[0]), conditions)
+        bound = ({f"b_{name}": value for name, value in row.items()} for row in rows)
+        return sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
+
+    def delete_many(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Delete rows by their whole primary key, in one statement; return how many there were."""
+        if not rows:
+            return 0
+        self.statement_count += 1
+        if not self.is_sqlite:
+            return self._connection.execute(*joined_delete(table, rows)).rowcount
+        statement = single_delete(table, tuple(rows[0]))
         bound = ({f"b_{name}": value for name, value in row.items()} for row in rows)
         return sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
 

@@ -1,0 +1,50 @@
+"""Options and arguments that several commands share, and how they are read."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orbit.jsontext import Json, JsonError, parse
+
+database_url = click.option(
+    "--database-url",
+    envvar="ORBIT_DATABASE_URL",
+    required=True,
+    show_envvar=True,
+    metavar="URL",
+    help="mysql+pymysql://user:password@host/name, or sqlite:///file",
+)
+
+
+class JsonText(click.ParamType):
+    """JSON given in place, as `@file`, or as `-` for standard input; read strictly, as the server would."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Json:  # noqa: ANN401
+        """Read the value; fail with the place and reason of the first mistake."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(_text(value))
+        except OSError as error:
+            self.fail(f"{value.removeprefix('@')}: {error.strerror}", param, ctx)
+        except JsonError as error:
+            self.fail(f"no JSON: {error}", param, ctx)
+
+
+def _text(value: str) -> bytes | str:
+    if value == "-":
+        return sys.stdin.buffer.read()
+    return Path(value[1:]).read_bytes() if value.startswith("@") else value
+
+
+def print_json(value: Json) -> None:
+    """Print an answer for programs: JSON, indented, with the characters as they are."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")

@@ -1,0 +1,126 @@
+"""Find the commands, load the one that is asked for, and turn what it raises into words and an exit code.
+
+A command is a `module:attribute` that is imported only when it is used or described. Modules of commands therefore import
+nothing heavy at their top; a test holds `orbit --help` to that.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module, metadata
+from typing import Any
+
+import click
+
+ENTRY_POINT_GROUP = "orbit.commands"
+
+# What a script can tell apart. 2 is click's own code for a wrong command line.
+EXIT_REFUSED = 1
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+
+_OWN = {
+    "publish": "orbit.cli.workflows:publish",
+    "start": "orbit.cli.workflows:start",
+    "show": "orbit.cli.instances:show",
+    "watch": "orbit.cli.instances:watch",
+    "queues": "orbit.cli.queues:queues",
+    "worker": "orbit.cli.worker:worker",
+}
+_GROUPS = {"db": "Keep the database's schema."}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used. A dotted name (`db.check`) is a command of a sub-group."""
+
+    def __init__(self, *, sources: Mapping[str, str], **attributes: Any) -> None:  # noqa: ANN401  (handed to click)
+        super().__init__(**attributes)
+        self._sources = sources
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all commands, sub-groups among them."""
+        return sorted({name.partition(".")[0] for name in self._sources})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command, or make a sub-group of those whose names start with this one."""
+        source = self._sources.get(cmd_name)
+        if source is not None:
+            return _load(cmd_name, source)
+        prefix = f"{cmd_name}."
+        inner = {name.removeprefix(prefix): each for name, each in self._sources.items() if name.startswith(prefix)}
+        if not inner:
+            return None
+        return LazyGroup(sources=inner, name=cmd_name, help=_GROUPS.get(cmd_name))
+
+
+def program() -> LazyGroup:
+    """Make the whole command line from our own commands and those of the packages above."""
+    found = {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    group = LazyGroup(
+        sources={**found, **_OWN},
+        name="orbit",
+        help="Durable tasks and workflows over one MySQL database.",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    return click.version_option(package_name="orbit-workflows", message="%(version)s")(group)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 refused, 2 wrong usage, 3 not reached, 130 interrupted.
+
+    Anything else that is raised is a bug and comes out as a traceback.
+    """
+    try:
+        program().main(args=arguments, prog_name="orbit", standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has gone; without this Python would complain once more when it flushes at its end.
+        sys.stderr.close()
+        return EXIT_REFUSED
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        click.secho(f"orbit: {error}", fg="red", err=True)
+        return code
+    return 0
+
+
+def _exit_code(error: Exception) -> int | None:
+    """Say how to leave after a refusal of ours; None for what is not ours."""
+    from orbit.errors import OrbitError, Unavailable
+    from orbit.sdk.errors import APIError, ConnectionFailed, OrbitSDKError
+
+    match error:
+        case Unavailable() | ConnectionFailed() | APIError(code="UNAVAILABLE"):
+            return EXIT_UNREACHABLE
+        case OrbitError() | OrbitSDKError():
+            return EXIT_REFUSED
+        case _:
+            return None
+
+
+def _load(name: str, source: str) -> click.Command:
+    module, _, attribute = source.partition(":")
+    try:
+        command = getattr(import_module(module), attribute)
+    except ImportError as error:
+        return _broken(name, error)
+    assert isinstance(command, click.Command), f"{source} is no command"
+    return command
+
+
+def _broken(name: str, error: ImportError) -> click.Command:
+    """Stand in for a command that can't be imported: it fails when it is used, and the others go on working."""
+
+    def fail() -> None:
+        message = f"the command {name!r} can't be loaded: {error}"
+        raise click.ClickException(message) from error
+
+    return click.Command(name, callback=fail, help=f"(can't be loaded: {error})")

@@ -1,0 +1,65 @@
+"""Every bound of the task layer, with the relations between them asserted when this module is loaded."""
+
+from __future__ import annotations
+
+from orbit.clock import SECOND
+
+# Limits of a queue (the queue API's ranges).
+MAX_CONCURRENCY_MAX = 100_000
+RATE_PER_SECOND_MAX = 1_000_000
+UNFINISHED_TASKS_MAX = 1_000_000
+UNFINISHED_TASKS_DEFAULT = 100_000
+LANES_PER_QUEUE_MAX = 1_000
+
+# One task.
+PARAMS_BYTES_MAX = 64 * 1024
+OUTPUT_BYTES_MAX = 64 * 1024
+ERROR_BYTES_MAX = 4 * 1024
+PROGRESS_BYTES_MAX = 4 * 1024
+BATCH_ITEMS_MAX = 32
+PRIORITY_MAX = 9
+PRIORITY_DEFAULT = 4
+PRIORITY_STEP_MICROS = 30 * SECOND
+PAST_TOLERANCE_MICROS = 60 * SECOND  # how far in the past `available_at` of a new request may be
+BUSINESS_KEY_CHARACTERS_MAX = 128
+LABELS_MAX = 16
+
+# Policy: the defaults are never "none".
+ATTEMPTS_DEFAULT = 3
+ATTEMPTS_MAX = 100
+BACKOFF_MICROS_DEFAULT = 2 * SECOND
+BACKOFF_MICROS_MIN = SECOND // 10
+BACKOFF_MICROS_CAP_DEFAULT = 300 * SECOND
+BACKOFF_MICROS_CAP_MAX = 24 * 3600 * SECOND
+ATTEMPT_TIMEOUT_MICROS_DEFAULT = 300 * SECOND
+ATTEMPT_TIMEOUT_MICROS_MAX = 7 * 24 * 3600 * SECOND
+DEADLINE_MICROS_DEFAULT = 24 * 3600 * SECOND
+DEADLINE_MICROS_MAX = 400 * 24 * 3600 * SECOND
+LOST_MAX = 3
+DEFERRALS_MAX = 100
+DEFER_MICROS_MAX = 24 * 3600 * SECOND
+
+# Leases.
+ASSIGN_MICROS = 5 * SECOND  # a LEASED attempt that is neither started nor released by then is undone
+LEASE_MICROS = 30 * SECOND
+LEASE_RENEW_MICROS = 10 * SECOND
+RATE_LIMITED_ASSIGN_MICROS_MAX = 30 * SECOND  # a limited Start prolongs an assignment, at most to this
+RELEASE_BACKOFF_MICROS = SECOND // 10  # doubles with each release in a row
+RELEASE_BACKOFF_MICROS_MAX = 30 * SECOND
+
+RATE_WINDOW_MICROS = SECOND
+
+# Dispatch.
+CLAIM_BATCH_MAX = 256
+SWEEP_BATCH_MAX = 256
+SWEEP_SECONDS = 0.25
+PROBE_SECONDS_MIN = 0.01
+PROBE_SECONDS_MAX = 0.25
+SESSION_SEEN_SECONDS = 10.0
+SESSION_STALE_MICROS = 30 * SECOND
+
+assert LEASE_RENEW_MICROS * 2 < LEASE_MICROS, "one lost renewal must not lose a lease"
+assert ASSIGN_MICROS < LEASE_MICROS, "an assignment is shorter than a lease, so that a silent worker is found soon"
+assert ATTEMPT_TIMEOUT_MICROS_DEFAULT <= DEADLINE_MICROS_DEFAULT, "one attempt fits into the default deadline"
+assert BACKOFF_MICROS_MIN > 0, "a retry is never immediate"
+assert RELEASE_BACKOFF_MICROS_MAX <= BACKOFF_MICROS_CAP_DEFAULT, "an undone lease never waits longer than a failure"

@@ -1,0 +1,37 @@
+"""Who is told, inside the transaction, that a task it owns has changed. Pulse knows no owner: one is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+    from pulse.states import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOwner:
+    """The workflow step that a task works for; `round` counts a poll's rounds from 1, and is 0 elsewhere."""
+
+    instance_id: bytes
+    step: str
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChange:
+    """An owned task ended, or went into or out of review; `error` is the JSON text of its failure."""
+
+    owner: TaskOwner
+    task_id: bytes
+    state: TaskState
+    error: str | None
+
+
+class TaskListener(Protocol):
+    """Told of owned tasks' changes in the transaction that makes them: pure inserts only, no locks."""
+
+    def tasks_changed(self, tx: Transaction, changes: Sequence[TaskChange]) -> None:
+        """Take note of changes."""

@@ -1,0 +1,209 @@
+"""What becomes of a task when an attempt ends: pure decisions, from rows and a clock reading to one of four answers.
+
+The recovery table of the design is here and nowhere else. Random numbers and the clock are passed in.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from orbit.clock import Micros
+from pulse import limits
+from pulse.states import ErrorClass, RecoverySafety, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class TaskError:
+    """Why something failed: the worker's class and code, or ours; `effect_unknown` if its effect may have happened."""
+
+    class_: ErrorClass
+    code: str
+    message: str
+    details: Any = None
+    effect_unknown: bool = False
+
+    def as_text(self) -> str:
+        """Write it as the JSON text that is stored and shown."""
+        value: dict[str, Any] = {"class": self.class_, "code": self.code, "message": self.message}
+        if self.details is not None:
+            value["details"] = self.details
+        if self.effect_unknown:
+            value["effect_unknown"] = True
+        return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The task is terminal."""
+
+    state: TaskState
+    error: TaskError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The task waits for its next attempt from `available_at` on."""
+
+    available_at: Micros
+    error: TaskError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """The task waits again at no cost; `available_at` is None to keep its place in the order."""
+
+    available_at: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """A person decides."""
+
+    error: TaskError
+
+
+Decision = Finish | Retry | Requeue | Park
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What of a task's row the decisions need."""
+
+    attempts_max: int
+    backoff_micros: Micros
+    backoff_micros_max: Micros
+    failed_count: int
+    lost_count: int
+    deferred_count: int
+    released_count: int
+    starts_count: int
+    start_deadline_at: Micros | None
+    deadline_at: Micros
+    is_cancel_wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An attempt's end, to be judged: the task's budget, its handler's safety, the clock, a random number in [0, 1)."""
+
+    budget: Budget
+    safety: RecoverySafety
+    now: Micros
+    jitter: float
+
+
+def backoff_cap(budget: Budget, failures: int) -> Micros:
+    """Return the longest back-off after so many failures: doubling from the first, up to the policy's limit.
+
+    The exponent is bounded, so no number of failures can overflow.
+    """
+    exponent = min(max(failures, 1) - 1, 40)
+    return min(budget.backoff_micros << exponent, budget.backoff_micros_max)
+
+
+def backoff(budget: Budget, failures: int, *, jitter: float) -> Micros:
+    """Return the back-off with full jitter, at least the shortest that is allowed; `jitter` is in [0, 1)."""
+    cap = backoff_cap(budget, failures)
+    return max(limits.BACKOFF_MICROS_MIN, round(cap * jitter))
+
+
+def on_failure(ending: Ending, error: TaskError) -> Decision:
+    """Judge a failure that the handler reported, by its class; unclassified ones by the recovery safety."""
+    replayable = ending.safety is RecoverySafety.REPLAY_SAFE
+    match error.class_:
+        case ErrorClass.NON_RETRYABLE:
+            return Finish(TaskState.FAILED, error)
+        case ErrorClass.NEEDS_HUMAN:
+            return Park(error)
+        case ErrorClass.RETRYABLE:
+            return _again(ending, error, failed=1, lost=0)
+        case ErrorClass.UNCLASSIFIED | ErrorClass.UNKNOWN_OUTCOME if replayable:
+            return _again(ending, error, failed=1, lost=0)
+        case _:
+            return Park(error)
+
+
+def on_unknown(ending: Ending, error: TaskError, *, lost: bool) -> Decision:
+    """Judge an end that the platform saw and whose outcome nobody knows: a lost lease or a time-out."""
+    if ending.safety is not RecoverySafety.REPLAY_SAFE:
+        return Park(error)
+    if lost and ending.budget.lost_count + 1 >= limits.LOST_MAX:
+        # It has taken down as many workers as we allow: poison, whatever its safety.
+        return Park(TaskError(error.class_, "LOST_TOO_OFTEN", "attempts were lost too often", effect_unknown=True))
+    return _again(ending, error, failed=int(not lost), lost=int(lost))
+
+
+def on_cancelled(ending: Ending) -> Decision:
+    """Judge a handler's CANCELLED: final if a cancel was wanted, an unknown outcome if nobody asked."""
+    if ending.budget.is_cancel_wanted:
+        return Finish(TaskState.CANCELLED)
+    error = TaskError(ErrorClass.UNKNOWN_OUTCOME, "CANCELLED_UNASKED", "the handler stopped without being asked")
+    return on_unknown(ending, error, lost=False)
+
+
+def on_returned(ending: Ending, *, ran: bool) -> Decision:
+    """Judge what a draining worker gave back: not run costs nothing, run is judged by the recovery table at once."""
+    if not ran:
+        return _requeue(ending, available_at=None)
+    error = TaskError(ErrorClass.UNKNOWN_OUTCOME, "RETURNED_RUNNING", "its worker was stopped while it ran")
+    if ending.safety is not RecoverySafety.REPLAY_SAFE:
+        return Park(error)
+    if ending.budget.lost_count + 1 >= limits.LOST_MAX:
+        return on_unknown(ending, error, lost=True)
+    # An orderly stop is never worse than a crash: it runs elsewhere at once. It counts as lost, so it stays bounded.
+    decided = _requeue(ending, available_at=ending.now)
+    return Retry(ending.now, error) if isinstance(decided, Requeue) else decided
+
+
+def on_deferred(ending: Ending, retry_after: Micros) -> Decision:
+    """Judge a handler's "not now": later and at no cost, a bounded number of times and within the deadline."""
+    if ending.budget.deferred_count + 1 > limits.DEFERRALS_MAX:
+        message = f"the handler put the task off more than {limits.DEFERRALS_MAX} times"
+        return Finish(TaskState.FAILED, TaskError(ErrorClass.NON_RETRYABLE, "DEFERRALS_EXHAUSTED", message))
+    return _requeue(ending, available_at=ending.now + min(retry_after, limits.DEFER_MICROS_MAX))
+
+
+def on_released(ending: Ending) -> Decision:
+    """Judge a lease that ended before Start: harmless, but releases in a row wait longer each time."""
+    in_a_row = ending.budget.released_count
+    if in_a_row == 0:
+        return _requeue(ending, available_at=None)
+    wait = min(limits.RELEASE_BACKOFF_MICROS << min(in_a_row, 20), limits.RELEASE_BACKOFF_MICROS_MAX)
+    return _requeue(ending, available_at=ending.now + wait)
+
+
+def passed_deadline(budget: Budget, *, now: Micros) -> TaskError | None:
+    """Say which of the two deadlines of a task that is not running has passed, if one has."""
+    if now >= budget.deadline_at:
+        return TaskError(ErrorClass.NON_RETRYABLE, "DEADLINE_EXCEEDED", "the task's total deadline has passed")
+    if budget.starts_count == 0 and budget.start_deadline_at is not None and now >= budget.start_deadline_at:
+        message = "the task was not started by its start deadline"
+        return TaskError(ErrorClass.NON_RETRYABLE, "START_DEADLINE_EXCEEDED", message)
+    return None
+
+
+def _requeue(ending: Ending, *, available_at: Micros | None) -> Decision:
+    if ending.budget.is_cancel_wanted:
+        return Finish(TaskState.CANCELLED)
+    error = passed_deadline(ending.budget, now=max(ending.now, available_at or ending.now))
+    return Requeue(available_at) if error is None else Finish(TaskState.FAILED, error)
+
+
+def _again(ending: Ending, error: TaskError, *, failed: int, lost: int) -> Decision:
+    """Retry within the budget of attempts and time, or end with the reason why not."""
+    budget = ending.budget
+    if budget.is_cancel_wanted:
+        return Finish(TaskState.CANCELLED, error)
+    unknown = error.class_ is ErrorClass.UNKNOWN_OUTCOME
+    if budget.failed_count + failed >= budget.attempts_max:
+        ended = TaskError(error.class_, "ATTEMPTS_EXHAUSTED", error.message, error.details, effect_unknown=unknown)
+        return Finish(TaskState.FAILED, ended if unknown else error)
+    wait = backoff(budget, budget.failed_count + budget.lost_count + failed + lost, jitter=ending.jitter)
+    if ending.now + wait >= budget.deadline_at:
+        message = "the task's total deadline leaves no time for another attempt"
+        details = {"last": json.loads(error.as_text())}
+        ended = TaskError(error.class_, "DEADLINE_EXCEEDED", message, details, effect_unknown=unknown)
+        return Finish(TaskState.FAILED, ended)
+    return Retry(ending.now + wait, error)

@@ -1,0 +1,164 @@
+"""Carry out decisions: the one way in which a task leaves LEASED or RUNNING, or becomes terminal.
+
+Results, lost leases, releases, refused Starts, cancels and deadlines all end here, so that a state, its counters, its
+events and its owner's stimulus always move together. The caller holds the locks of tasks and attempts; this locks the
+counters, last. An attempt ends at most once because its row's state is part of every write and the count is checked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orbit.store.journal import EventRecord, events_insert
+from pulse.listener import TaskChange, TaskListener, TaskOwner
+from pulse.policy import Decision, Finish, Park, Requeue, Retry, TaskError
+from pulse.states import AttemptState, SourceKind, TaskState
+from pulse.store.counters import UsageMove, backlog_move, usage_move
+from pulse.store.lanes import delayed_insert, ready_insert
+from pulse.store.rows import LockedAttempt, LockedTask, dispatch_at
+from pulse.store.settle import AttemptEnd, TaskWrite, attempts_end, tasks_write
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Transaction
+
+_EVENT_OF = {
+    TaskState.SUCCEEDED: "task.succeeded",
+    TaskState.FAILED: "task.failed",
+    TaskState.CANCELLED: "task.cancelled",
+    TaskState.NEEDS_REVIEW: "task.review_needed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One decision about one task; `attempt` with its end if one is live, and which count it adds to."""
+
+    task: LockedTask
+    decision: Decision
+    attempt: LockedAttempt | None = None
+    attempt_end: AttemptState | None = None
+    failed: int = 0
+    lost: int = 0
+    deferred: int = 0
+    released: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Whom settling tells: owners' listeners inside the transaction, and this process's dispatcher after it."""
+
+    listeners: Sequence[TaskListener]
+    on_ready: Callable[[frozenset[bytes]], None]
+    on_changed: Callable[[frozenset[bytes]], None]
+
+
+def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundings, *, now: Micros) -> None:
+    """Write decisions about locked tasks and attempts, with counters, events and stimuli."""
+    if not settlements:
+        return
+    writes = [_write(item, now=now) for item in settlements]
+    tasks_write(tx, writes)
+    attempts_end(tx, [_end(item) for item in settlements if item.attempt is not None], now=now)
+    ready_rows, delayed_rows = _placements(writes)
+    ready_insert(tx, ready_rows)
+    delayed_insert(tx, delayed_rows)
+    events = [_event(write) for write in writes if write.state in _EVENT_OF or write.is_retry]
+    events_insert(tx, events, now=now)
+    changes = [change for write in writes if (change := _change(write)) is not None]
+    if changes:
+        for listener in around.listeners:
+            listener.tasks_changed(tx, changes)
+    usage_move(tx, _usage_moves(settlements))
+    backlog_move(tx, _backlog_moves(writes))
+    lanes = frozenset(row["lane_id"] for row in ready_rows)
+    changed = frozenset(write.task.id for write in writes)
+    freed = lanes | {item.task.lane_id for item in settlements if item.attempt is not None}
+    tx.after_commit(lambda: around.on_ready(frozenset(freed)))
+    tx.after_commit(lambda: around.on_changed(changed))
+
+
+def _write(item: Settlement, *, now: Micros) -> TaskWrite:
+    counts = {
+        "failed_count": item.task.failed_count + item.failed,
+        "lost_count": item.task.lost_count + item.lost,
+        "deferred_count": item.task.deferred_count + item.deferred,
+        "released_count": item.task.released_count + item.released if item.released else 0,
+    }
+    match item.decision:
+        case Finish(state, error):
+            return TaskWrite(item.task, state, None, item.task.available_at, now, _text(error), counts)
+        case Park(error):
+            return TaskWrite(
+                item.task, TaskState.NEEDS_REVIEW, None, item.task.available_at, None, _text(error), counts
+            )
+        case Retry(available_at, error):
+            return TaskWrite(
+                item.task, TaskState.WAITING, "BACKOFF", available_at, None, _text(error), counts, is_retry=True
+            )
+        case Requeue(None):
+            return TaskWrite(item.task, TaskState.WAITING, "READY", item.task.available_at, None, None, counts)
+        case Requeue(available_at):
+            reason = "READY" if available_at is not None and available_at <= now else "DELAYED"
+            at = item.task.available_at if available_at is None else available_at
+            return TaskWrite(item.task, TaskState.WAITING, reason, at, None, None, counts)
+
+
+def _text(error: TaskError | None) -> str | None:
+    return None if error is None else error.as_text()
+
+
+def _end(item: Settlement) -> AttemptEnd:
+    assert item.attempt is not None
+    assert item.attempt_end is not None
+    error = None if isinstance(item.decision, Requeue) else item.decision.error
+    return AttemptEnd(item.attempt, item.attempt_end, _text(error))
+
+
+def _placements(writes: Sequence[TaskWrite]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    ready_rows: list[dict[str, Any]] = []
+    delayed_rows: list[dict[str, Any]] = []
+    for write in writes:
+        task = write.task
+        if write.wait_reason == "READY":
+            at = dispatch_at(accepted_at=task.accepted_at, available_at=write.available_at, priority=task.priority)
+            ready_rows.append({"lane_id": task.lane_id, "dispatch_at": at, "task_id": task.id})
+        elif write.wait_reason is not None:
+            delayed_rows.append({"due_at": write.available_at, "task_id": task.id})
+    return ready_rows, delayed_rows
+
+
+def _event(write: TaskWrite) -> EventRecord:
+    name = "task.retry_scheduled" if write.is_retry else _EVENT_OF[write.state]
+    data = "{}" if write.error is None else f'{{"error":{write.error}}}'
+    return EventRecord(write.task.namespace_id, name, write.task.id, write.task.revision + 1, data)
+
+
+def _change(write: TaskWrite) -> TaskChange | None:
+    """Tell an owner of the ends of its task, and of its ways into and out of review."""
+    task = write.task
+    is_news = write.state in _EVENT_OF or task.state is TaskState.NEEDS_REVIEW
+    if task.source_kind != SourceKind.WORKFLOW or task.source_id is None or not is_news:
+        return None
+    owner = TaskOwner(task.source_id, task.source_step or "", task.source_round or 0)
+    return TaskChange(owner, task.id, write.state, write.error)
+
+
+def _usage_moves(settlements: Sequence[Settlement]) -> dict[bytes, UsageMove]:
+    moves: dict[bytes, UsageMove] = defaultdict(UsageMove)
+    for item in settlements:
+        if item.attempt is not None:
+            move = moves[item.task.queue_id]
+            move.active -= 1
+            move.leased_unstarted -= item.attempt.state is AttemptState.LEASED
+    return moves
+
+
+def _backlog_moves(writes: Sequence[TaskWrite]) -> dict[bytes, int]:
+    moves: dict[bytes, int] = defaultdict(int)
+    for write in writes:
+        moves[write.task.queue_id] -= write.finished_at is not None
+    return moves

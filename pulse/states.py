@@ -1,0 +1,92 @@
+"""The words of Pulse's state machines: one enum each, the same words in database, code, API and documents.
+
+The transition tables are data; the diagram in the documents is generated from them, and every state write names the
+state that it expects.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    """Where a task is. A terminal state is never left."""
+
+    WAITING = "WAITING"  # accepted, not handed out; leaves by claim, cancel or a deadline
+    LEASED = "LEASED"  # handed to a worker that was not yet allowed to start; the handler has certainly not run
+    RUNNING = "RUNNING"  # start was granted; the handler may have run
+    NEEDS_REVIEW = "NEEDS_REVIEW"  # the outcome is unknown; leaves by a verdict only
+    SUCCEEDED = "SUCCEEDED"  # terminal: the handler did what was agreed
+    FAILED = "FAILED"  # terminal: it did not, or a limit ended it
+    CANCELLED = "CANCELLED"  # terminal: cancelled before it ran, or the handler stopped when asked
+
+
+TERMINAL = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
+UNFINISHED = frozenset(TaskState) - TERMINAL
+HOLDING_PERMIT = frozenset({TaskState.LEASED, TaskState.RUNNING})
+
+TASK_TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
+    TaskState.WAITING: frozenset({TaskState.LEASED, TaskState.CANCELLED, TaskState.FAILED}),
+    TaskState.LEASED: frozenset({TaskState.RUNNING, TaskState.WAITING, TaskState.CANCELLED, TaskState.FAILED}),
+    TaskState.RUNNING: frozenset(
+        {TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.WAITING, TaskState.NEEDS_REVIEW}
+    ),
+    TaskState.NEEDS_REVIEW: frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.WAITING}),
+    TaskState.SUCCEEDED: frozenset(),
+    TaskState.FAILED: frozenset(),
+    TaskState.CANCELLED: frozenset(),
+}
+
+
+class WaitReason(StrEnum):
+    """Why a WAITING task waits. The first three are stored, the others derived when it is read."""
+
+    READY = "READY"  # runnable as soon as a worker and room are there
+    DELAYED = "DELAYED"  # its time has not come
+    BACKOFF = "BACKOFF"  # waits before the next attempt
+    QUEUE_PAUSED = "QUEUE_PAUSED"
+    CONCURRENCY_FULL = "CONCURRENCY_FULL"
+    RATE_LIMITED = "RATE_LIMITED"
+    NO_COMPATIBLE_WORKER = "NO_COMPATIBLE_WORKER"
+
+
+class AttemptState(StrEnum):
+    """Where an attempt is. LEASED and RUNNING are live; an attempt has one end."""
+
+    LEASED = "LEASED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"  # its time-out or the task's deadline passed while it ran
+    LOST = "LOST"  # its lease ended while it ran
+    RETURNED = "RETURNED"  # a draining worker gave it back
+    DEFERRED = "DEFERRED"  # the handler asked to be called later
+    ABANDONED = "ABANDONED"  # ended before start; counts against nothing
+
+
+LIVE_ATTEMPT = frozenset({AttemptState.LEASED, AttemptState.RUNNING})
+
+
+class RecoverySafety(StrEnum):
+    """What may be done with an unknown outcome of a task type."""
+
+    REPLAY_SAFE = "REPLAY_SAFE"  # may run again, also while an earlier attempt still runs
+    MANUAL = "MANUAL"  # a person decides; every type that declares nothing
+
+
+class ErrorClass(StrEnum):
+    """How a worker classifies a failure."""
+
+    RETRYABLE = "RETRYABLE"
+    NON_RETRYABLE = "NON_RETRYABLE"
+    UNKNOWN_OUTCOME = "UNKNOWN_OUTCOME"
+    NEEDS_HUMAN = "NEEDS_HUMAN"
+    UNCLASSIFIED = "UNCLASSIFIED"
+
+
+class SourceKind(StrEnum):
+    """Where a task comes from directly."""
+
+    API = "API"
+    WORKFLOW = "WORKFLOW"

@@ -1,0 +1,123 @@
+"""The hot counter rows: locked last, moved only in the transaction of the state change that they count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BindParameter, bindparam, select, update
+
+from pulse.tables import queue_backlog, queue_usage
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Transaction
+
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A queue's permits, rate window and limits, under lock."""
+
+    queue_id: bytes
+    paused: bool
+    max_concurrency: int
+    rate_per_second: int
+    active: int
+    leased_unstarted: int
+    window_started_at: Micros
+    window_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """A queue's unfinished tasks and their limit, under lock."""
+
+    queue_id: bytes
+    max_unfinished_tasks: int
+    unfinished: int
+
+
+@dataclass(slots=True)
+class UsageMove:
+    """What a batch takes from or gives back to a queue's usage; negative numbers give back."""
+
+    active: int = 0
+    leased_unstarted: int = 0
+
+
+_LOCK_USAGE = select(queue_usage).where(queue_usage.c.queue_id.in_(_IDS)).order_by(queue_usage.c.queue_id)
+_READ_USAGE = _LOCK_USAGE
+_LOCK_USAGE = _LOCK_USAGE.with_for_update()
+_LOCK_BACKLOG = (
+    select(queue_backlog).where(queue_backlog.c.queue_id.in_(_IDS)).order_by(queue_backlog.c.queue_id).with_for_update()
+)
+_MOVE_USAGE = (
+    update(queue_usage)
+    .where(queue_usage.c.queue_id == bindparam("id"))
+    .values(
+        active=queue_usage.c.active + bindparam("by_active"),
+        leased_unstarted=queue_usage.c.leased_unstarted + bindparam("by_unstarted"),
+    )
+)
+_GRANT_STARTS = (
+    update(queue_usage)
+    .where(queue_usage.c.queue_id == bindparam("id"))
+    .values(
+        leased_unstarted=queue_usage.c.leased_unstarted - bindparam("granted"),
+        window_started_at=bindparam("window"),
+        window_used=bindparam("used"),
+    )
+)
+_MOVE_BACKLOG = (
+    update(queue_backlog)
+    .where(queue_backlog.c.queue_id == bindparam("id"))
+    .values(unfinished=queue_backlog.c.unfinished + bindparam("by"))
+)
+_TAKE_BACKLOG = _MOVE_BACKLOG.where(
+    queue_backlog.c.unfinished + bindparam("by") <= queue_backlog.c.max_unfinished_tasks
+)
+
+
+def usage_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Usage]:
+    """Lock the usage rows of queues, in the order of their ids."""
+    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_LOCK_USAGE, {"ids": sorted(queue_ids)})}
+
+
+def usage_read(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Usage]:
+    """Read usage rows without a lock: for people, and to skip queues that have no room."""
+    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_READ_USAGE, {"ids": sorted(queue_ids)})}
+
+
+def usage_move(tx: Transaction, moves: Mapping[bytes, UsageMove]) -> None:
+    """Take or give back permits, queue by queue in the order of their ids."""
+    for queue_id in sorted(moves):
+        move = moves[queue_id]
+        if move.active or move.leased_unstarted:
+            parameters = {"id": queue_id, "by_active": move.active, "by_unstarted": move.leased_unstarted}
+            tx.expect(_MOVE_USAGE, parameters, count=1)
+
+
+def starts_grant(tx: Transaction, queue_id: bytes, *, granted: int, window: Micros, used: int) -> None:
+    """Turn leases into Starts: they leave the reservation and are counted in the window."""
+    parameters = {"id": queue_id, "granted": granted, "window": window, "used": used}
+    tx.expect(_GRANT_STARTS, parameters, count=1)
+
+
+def backlog_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Backlog]:
+    """Lock the backlog rows of queues, in the order of their ids."""
+    return {row.queue_id: Backlog(*tuple(row)) for row in tx.rows(_LOCK_BACKLOG, {"ids": sorted(queue_ids)})}
+
+
+def backlog_take(tx: Transaction, queue_id: bytes, places: int) -> bool:
+    """Take places if the limit allows all of them; say whether it did."""
+    return tx.execute(_TAKE_BACKLOG, {"id": queue_id, "by": places}) == 1
+
+
+def backlog_move(tx: Transaction, moves: Mapping[bytes, int]) -> None:
+    """Take or give back places without looking at the limit, queue by queue in the order of their ids."""
+    for queue_id in sorted(moves):
+        if moves[queue_id]:
+            tx.expect(_MOVE_BACKLOG, {"id": queue_id, "by": moves[queue_id]}, count=1)

@@ -1,0 +1,233 @@
+"""The rows that Pulse's decisions read, locked: tasks first, then attempts, each by primary key in sorted order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BindParameter, Row, bindparam, select
+
+from orbit.database import Transaction
+from pulse.limits import PRIORITY_STEP_MICROS
+from pulse.policy import Budget
+from pulse.states import AttemptState, RecoverySafety, TaskState
+from pulse.tables import attempt, task
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+
+_TASK_COLUMNS = (
+    task.c.id,
+    task.c.namespace_id,
+    task.c.queue_id,
+    task.c.lane_id,
+    task.c.state,
+    task.c.wait_reason,
+    task.c.priority,
+    task.c.attempts_max,
+    task.c.backoff_micros,
+    task.c.backoff_micros_max,
+    task.c.attempt_timeout_micros,
+    task.c.accepted_at,
+    task.c.available_at,
+    task.c.start_deadline_at,
+    task.c.deadline_at,
+    task.c.leases_count,
+    task.c.starts_count,
+    task.c.failed_count,
+    task.c.lost_count,
+    task.c.deferred_count,
+    task.c.released_count,
+    task.c.cancel_requested_at,
+    task.c.cancel_reason,
+    task.c.revision,
+    task.c.source_kind,
+    task.c.source_id,
+    task.c.source_step,
+    task.c.source_round,
+)
+
+_PAYLOAD_COLUMNS = (
+    task.c.params,
+    task.c.params_version,
+    task.c.business_key,
+    task.c.labels,
+    task.c.traceparent,
+)
+
+_ATTEMPT_COLUMNS = (
+    attempt.c.id,
+    attempt.c.task_id,
+    attempt.c.number,
+    attempt.c.state,
+    attempt.c.token_hash,
+    attempt.c.recovery,
+    attempt.c.session_id,
+    attempt.c.lease_expires_at,
+    attempt.c.limit_at,
+    attempt.c.started_at,
+    attempt.c.start_message_id,
+    attempt.c.leased_at,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTask:
+    """A task's row under its lock, without its payload."""
+
+    id: bytes
+    namespace_id: bytes
+    queue_id: bytes
+    lane_id: bytes
+    state: TaskState
+    wait_reason: str | None
+    priority: int
+    attempts_max: int
+    backoff_micros: Micros
+    backoff_micros_max: Micros
+    attempt_timeout_micros: Micros
+    accepted_at: Micros
+    available_at: Micros
+    start_deadline_at: Micros | None
+    deadline_at: Micros
+    leases_count: int
+    starts_count: int
+    failed_count: int
+    lost_count: int
+    deferred_count: int
+    released_count: int
+    cancel_requested_at: Micros | None
+    cancel_reason: str | None
+    revision: int
+    source_kind: str
+    source_id: bytes | None
+    source_step: str | None
+    source_round: int | None
+
+    def budget(self) -> Budget:
+        """Return what decisions need of it."""
+        return Budget(
+            attempts_max=self.attempts_max,
+            backoff_micros=self.backoff_micros,
+            backoff_micros_max=self.backoff_micros_max,
+            failed_count=self.failed_count,
+            lost_count=self.lost_count,
+            deferred_count=self.deferred_count,
+            released_count=self.released_count,
+            starts_count=self.starts_count,
+            start_deadline_at=self.start_deadline_at,
+            deadline_at=self.deadline_at,
+            is_cancel_wanted=self.cancel_requested_at is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a worker is handed of a task: JSON and text as they were sent."""
+
+    params: bytes
+    params_version: str
+    business_key: bytes | None
+    labels: str | None
+    traceparent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LockedAttempt:
+    """An attempt's row, under its task's lock or its own."""
+
+    id: bytes
+    task_id: bytes
+    number: int
+    state: AttemptState
+    token_hash: bytes
+    recovery: RecoverySafety
+    session_id: bytes
+    lease_expires_at: Micros | None
+    limit_at: Micros | None
+    started_at: Micros | None
+    start_message_id: bytes | None
+    leased_at: Micros
+
+
+def dispatch_at(*, accepted_at: Micros, available_at: Micros, priority: int) -> Micros:
+    """Return a task's place in its lane: the later of acceptance and availability, less its priority's steps.
+
+    A function of what the task's row holds, so that whoever has the row can name its entry in `ready`.
+    """
+    return max(accepted_at, available_at) - priority * PRIORITY_STEP_MICROS
+
+
+def ready_key(row: LockedTask) -> dict[str, Any]:
+    """Name a task's entry in `ready` by its whole primary key."""
+    at = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
+    return {"lane_id": row.lane_id, "dispatch_at": at, "task_id": row.id}
+
+
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_LOCK_TASKS = select(*_TASK_COLUMNS).where(task.c.id.in_(_IDS)).order_by(task.c.id).with_for_update()
+_LOCK_TASKS_FREE = (
+    select(*_TASK_COLUMNS, *_PAYLOAD_COLUMNS)
+    .where(task.c.id.in_(_IDS))
+    .order_by(task.c.id)
+    .with_for_update(skip_locked=True)
+)
+_READ_TASK = select(*_TASK_COLUMNS).where(task.c.id == bindparam("id"))
+_LOCK_ATTEMPTS = select(*_ATTEMPT_COLUMNS).where(attempt.c.id.in_(_IDS)).order_by(attempt.c.id).with_for_update()
+_READ_ATTEMPTS = select(*_ATTEMPT_COLUMNS).where(attempt.c.id.in_(_IDS))
+_LIVE_OF_TASKS = select(*_ATTEMPT_COLUMNS).where(attempt.c.task_id.in_(_IDS), attempt.c.finished_at.is_(None))
+
+
+def _task(row: Row[Any], *, width: int = len(_TASK_COLUMNS)) -> LockedTask:
+    values: list[Any] = list(row)[:width]
+    values[4] = TaskState(values[4])
+    return LockedTask(*values)
+
+
+def _attempt(row: Row[Any]) -> LockedAttempt:
+    values: list[Any] = list(row)
+    values[3] = AttemptState(values[3])
+    values[5] = RecoverySafety(values[5])
+    return LockedAttempt(*values)
+
+
+def tasks_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedTask]:
+    """Lock tasks by id, in the order of their ids, waiting for those that others hold."""
+    if not ids:
+        return {}
+    return {row.id: _task(row) for row in tx.rows(_LOCK_TASKS, {"ids": sorted(ids)})}
+
+
+def tasks_lock_free(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, tuple[LockedTask, Payload]]:
+    """Lock those of the tasks that nobody holds, and read their payloads with them."""
+    if not ids:
+        return {}
+    rows = tx.rows(_LOCK_TASKS_FREE, {"ids": sorted(ids)})
+    width = len(_TASK_COLUMNS)
+    return {row.id: (_task(row), Payload(*tuple(row)[width:])) for row in rows}
+
+
+def task_read(tx: Transaction, task_id: bytes) -> LockedTask | None:
+    """Read a task's row without locking it, to learn which rows to lock in which order."""
+    row = tx.row(_READ_TASK, {"id": task_id})
+    return None if row is None else _task(row)
+
+
+def attempts_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedAttempt]:
+    """Lock attempts by id, in the order of their ids. Their tasks are locked before, except by renewals."""
+    if not ids:
+        return {}
+    return {row.id: _attempt(row) for row in tx.rows(_LOCK_ATTEMPTS, {"ids": sorted(ids)})}
+
+
+def attempts_read(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedAttempt]:
+    """Read attempts without locking them, to learn their tasks."""
+    if not ids:
+        return {}
+    return {row.id: _attempt(row) for row in tx.rows(_READ_ATTEMPTS, {"ids": sorted(ids)})}
+
+
+def attempts_live_of(tx: Transaction, task_ids: Collection[bytes]) -> list[LockedAttempt]:
+    """Read the live attempts of tasks whose locks are held, which keeps everybody else from ending them."""
+    return [_attempt(row) for row in tx.rows(_LIVE_OF_TASKS, {"ids": sorted(task_ids)})] if task_ids else []

@@ -1,0 +1,101 @@
+"""The writes that end attempts and move tasks. Each names the state that it expects; the number of rows is checked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BindParameter, bindparam, update
+
+from pulse.states import AttemptState, TaskState
+from pulse.tables import attempt, task
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Transaction
+    from pulse.store.rows import LockedAttempt, LockedTask
+
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+# What nearly every task ends by: one statement for all of them, with no values of their own.
+_SUCCEED = (
+    update(task)
+    .where(task.c.id.in_(_IDS), task.c.state == TaskState.RUNNING)
+    .values(state=TaskState.SUCCEEDED, finished_at=bindparam("now"), revision=task.c.revision + 1, error=None)
+)
+_END_ATTEMPTS = (
+    update(attempt)
+    .where(attempt.c.id.in_(_IDS), attempt.c.state == bindparam("was"))
+    .values(state=bindparam("becomes"), finished_at=bindparam("now"), lease_expires_at=None)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWrite:
+    """What a task's row becomes; `error` None clears it: attempts keep their own."""
+
+    task: LockedTask
+    state: TaskState
+    wait_reason: str | None
+    available_at: Micros
+    finished_at: Micros | None
+    error: str | None
+    counts: Mapping[str, int]
+    is_retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """How an attempt ends."""
+
+    attempt: LockedAttempt
+    state: AttemptState
+    error: str | None
+
+
+def tasks_write(tx: Transaction, writes: Sequence[TaskWrite]) -> None:
+    """Move tasks, whose locks are held, to their new states."""
+    plain = [w for w in writes if w.state is TaskState.SUCCEEDED and w.task.state is TaskState.RUNNING]
+    if plain:
+        parameters = {"ids": sorted(w.task.id for w in plain), "now": plain[0].finished_at}
+        tx.expect(_SUCCEED, parameters, count=len(plain))
+    by_state: dict[TaskState, list[dict[str, Any]]] = defaultdict(list)
+    for write in writes:
+        if write.state is not TaskState.SUCCEEDED or write.task.state is not TaskState.RUNNING:
+            by_state[write.task.state].append(_row(write))
+    for state in sorted(by_state):
+        rows = sorted(by_state[state], key=lambda row: row["id"])
+        matched = tx.update_many(task, rows=rows, where={"state": state})
+        assert matched == len(rows), f"{matched} of {len(rows)} locked tasks were {state}"
+
+
+def _row(write: TaskWrite) -> dict[str, Any]:
+    return {
+        "id": write.task.id,
+        "state": write.state,
+        "wait_reason": write.wait_reason,
+        "available_at": write.available_at,
+        "finished_at": write.finished_at,
+        "error": write.error,
+        "revision": write.task.revision + 1,
+        **write.counts,
+    }
+
+
+def attempts_end(tx: Transaction, ends: Sequence[AttemptEnd], *, now: Micros) -> None:
+    """End attempts, whose locks are held; the ones without an error of their own share one statement."""
+    plain: dict[tuple[AttemptState, AttemptState], list[bytes]] = defaultdict(list)
+    failed: dict[AttemptState, list[dict[str, Any]]] = defaultdict(list)
+    for end in ends:
+        if end.error is None:
+            plain[end.attempt.state, end.state].append(end.attempt.id)
+        else:
+            row = {"id": end.attempt.id, "state": end.state, "finished_at": now, "lease_expires_at": None}
+            failed[end.attempt.state].append(row | {"error": end.error})
+    for (was, becomes), ids in sorted(plain.items()):
+        parameters = {"ids": sorted(ids), "was": was, "becomes": becomes, "now": now}
+        tx.expect(_END_ATTEMPTS, parameters, count=len(ids))
+    for was, rows in sorted(failed.items()):
+        matched = tx.update_many(attempt, rows=sorted(rows, key=lambda row: row["id"]), where={"state": was})
+        assert matched == len(rows), f"{matched} of {len(rows)} locked attempts were {was}"

@@ -1,0 +1,305 @@
+"""Accept tasks: each with its receipt, its place in the backlog, its events and its entry in `ready`, all or nothing.
+
+A replay wins over every refusal. A refused item leaves nothing behind and touches no other item of its batch. Locks:
+receipts (sorted), then pure inserts, then the backlog rows last. Where the whole batch fits, one conditional update takes
+its places at the very end; only a nearly full queue is locked first and granted item by item, in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orbit.access import queue_not_found
+from orbit.clock import to_rfc3339
+from orbit.errors import InvalidRequest, OrbitError, QueueFull, StateConflict
+from orbit.idempotency import Answer, Command, replayed
+from orbit.ids import new_id
+from orbit.jsontext import dumps
+from orbit.store.journal import EventRecord, events_insert
+from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
+from pulse import limits
+from pulse.requests import TaskRequest, Times, times_of
+from pulse.states import SourceKind, TaskState, WaitReason
+from pulse.store.counters import backlog_lock, backlog_move, backlog_take
+from pulse.store.lanes import LaneKey, delayed_insert, lane_create, lanes_count, lanes_find, ready_insert
+from pulse.store.queue import queue_ids
+from pulse.store.rows import dispatch_at
+from pulse.store.submit import tasks_insert
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Database, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """One item to accept. `command` is None for owners that guard against repeats themselves (the engine)."""
+
+    request: TaskRequest
+    command: Command | None = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An item on its way through one transaction."""
+
+    submit: Submit
+    task_id: bytes
+    queue_id: bytes = b""
+    lane_id: bytes = b""
+    times: Times | None = None
+    outcome: Answer | OrbitError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.outcome is None
+
+
+class _BacklogShort(Exception):
+    """Not all of a batch's places are free."""
+
+
+def tasks_accept(
+    database: Database, submits: Sequence[Submit], on_ready: Callable[[frozenset[bytes]], None]
+) -> list[Answer | OrbitError]:
+    """Accept a batch in one transaction of its own; one outcome for each item, in order."""
+    try:
+        return database.transaction(lambda tx: tasks_submit(tx, submits, on_ready, is_roomy=True))
+    except _BacklogShort:
+        return database.transaction(lambda tx: tasks_submit(tx, submits, on_ready))
+
+
+def tasks_submit(
+    tx: Transaction,
+    submits: Sequence[Submit],
+    on_ready: Callable[[frozenset[bytes]], None],
+    *,
+    is_roomy: bool = False,
+) -> list[Answer | OrbitError]:
+    """Accept a batch inside the caller's transaction; one outcome for each item, in order.
+
+    With `is_roomy` the places are taken at the end, and _BacklogShort is raised where they are not all free.
+    """
+    drafts = [_Draft(submit, submit.request.task_id or new_id()) for submit in submits]
+    _replay(tx, drafts)
+    _find_queues(tx, drafts)
+    now = tx.now()
+    _resolve_times(drafts, now=now)
+    _find_lanes(tx, drafts, now=now)
+    accepted = [draft for draft in drafts if draft.is_open]
+    receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
+    if not is_roomy:
+        accepted = _grant(tx, accepted)
+    _insert(tx, accepted, now=now)
+    if is_roomy:
+        _take_all(tx, accepted)
+    for draft in accepted:
+        draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
+    if accepted:
+        lanes = frozenset(draft.lane_id for draft in accepted)
+        tx.after_commit(lambda: on_ready(lanes))
+    return _settle_twins(drafts)
+
+
+def _replay(tx: Transaction, drafts: Sequence[_Draft]) -> None:
+    """Answer what was accepted before; of several new items with one identity, the first stands for all."""
+    commands = {draft.submit.command.receipt_id(): None for draft in drafts if draft.submit.command is not None}
+    found = receipts_find(tx, list(commands))
+    first: dict[bytes, _Draft] = {}
+    for draft in drafts:
+        command = draft.submit.command
+        if command is None:
+            continue
+        identifier = command.receipt_id()
+        receipt = found.get(identifier)
+        try:
+            if receipt is not None:
+                draft.outcome = Answer(receipt.subject_id, replayed(receipt, command.meaning), deduplicated=True)
+            elif identifier in first:
+                draft.outcome = _Twin(first[identifier])
+            else:
+                first[identifier] = draft
+        except OrbitError as error:
+            draft.outcome = error
+
+
+class _Twin(OrbitError):
+    """Stands for an item whose identity an earlier item of the same batch has; never leaves this module."""
+
+    def __init__(self, of: _Draft) -> None:
+        super().__init__("twin")
+        self.of = of
+
+
+def _settle_twins(drafts: Sequence[_Draft]) -> list[Answer | OrbitError]:
+    outcomes: list[Answer | OrbitError] = []
+    for draft in drafts:
+        outcome = draft.outcome
+        if isinstance(outcome, _Twin):
+            command, other = draft.submit.command, outcome.of.submit.command
+            assert command is not None
+            assert other is not None
+            first = outcome.of.outcome
+            if isinstance(first, Answer):
+                same = Receipt(b"", command.namespace_id, other.meaning, first.subject_id, dumps(first.data), 0)
+                try:
+                    outcome = Answer(first.subject_id, replayed(same, command.meaning), deduplicated=True)
+                except OrbitError as error:
+                    outcome = error
+            else:
+                outcome = first
+        assert outcome is not None
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _find_queues(tx: Transaction, drafts: Sequence[_Draft]) -> None:
+    names: dict[bytes, set[str]] = defaultdict(set)
+    for draft in drafts:
+        if draft.is_open:
+            names[draft.submit.request.namespace_id].add(draft.submit.request.queue)
+    ids = {namespace: queue_ids(tx, namespace, names[namespace]) for namespace in sorted(names)}
+    for draft in drafts:
+        if draft.is_open:
+            request = draft.submit.request
+            queue_id = ids[request.namespace_id].get(request.queue)
+            if queue_id is None:
+                draft.outcome = queue_not_found()
+            else:
+                draft.queue_id = queue_id
+
+
+def _resolve_times(drafts: Sequence[_Draft], *, now: Micros) -> None:
+    for draft in drafts:
+        if draft.is_open:
+            try:
+                draft.times = times_of(draft.submit.request, now=now)
+            except InvalidRequest as error:
+                draft.outcome = error
+
+
+def _find_lanes(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
+    keys = {_lane_key(draft) for draft in drafts if draft.is_open}
+    lanes = lanes_find(tx, keys)
+    for key in sorted(keys - lanes.keys()):
+        if lanes_count(tx, key.queue_id) < limits.LANES_PER_QUEUE_MAX:
+            lanes[key] = lane_create(tx, key, now=now)
+    for draft in drafts:
+        if draft.is_open:
+            lane_id = lanes.get(_lane_key(draft))
+            if lane_id is None:
+                message = f"the queue already has {limits.LANES_PER_QUEUE_MAX} task types and versions"
+                draft.outcome = StateConflict(message)
+            else:
+                draft.lane_id = lane_id
+
+
+def _lane_key(draft: _Draft) -> LaneKey:
+    return LaneKey(draft.queue_id, draft.submit.request.type, draft.submit.request.version)
+
+
+def _grant(tx: Transaction, drafts: Sequence[_Draft]) -> list[_Draft]:
+    """Lock the backlogs, give places in order of arrival, and take back the receipts of the refused."""
+    if not drafts:
+        return []
+    backlogs = backlog_lock(tx, {draft.queue_id for draft in drafts})
+    room = {queue_id: row.max_unfinished_tasks - row.unfinished for queue_id, row in backlogs.items()}
+    granted: list[_Draft] = []
+    for draft in drafts:
+        if room[draft.queue_id] > 0:
+            room[draft.queue_id] -= 1
+            granted.append(draft)
+        else:
+            draft.outcome = QueueFull()
+    refused = [d.submit.command.receipt_id() for d in drafts if not d.is_open and d.submit.command is not None]
+    receipts_delete(tx, refused)
+    backlog_move(tx, Counter(draft.queue_id for draft in granted))
+    return granted
+
+
+def _take_all(tx: Transaction, drafts: Sequence[_Draft]) -> None:
+    places = Counter(draft.queue_id for draft in drafts)
+    for queue_id in sorted(places):
+        if not backlog_take(tx, queue_id, places[queue_id]):
+            raise _BacklogShort
+
+
+def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
+    if not drafts:
+        return
+    tasks_insert(tx, [_row(draft, now=now) for draft in drafts])
+    ready_rows: list[dict[str, Any]] = []
+    delayed_rows: list[dict[str, Any]] = []
+    for draft in drafts:
+        assert draft.times is not None
+        available_at, priority = draft.times.available_at, draft.submit.request.priority
+        if available_at > now:
+            delayed_rows.append({"due_at": available_at, "task_id": draft.task_id})
+        else:
+            at = dispatch_at(accepted_at=now, available_at=available_at, priority=priority)
+            ready_rows.append({"lane_id": draft.lane_id, "dispatch_at": at, "task_id": draft.task_id})
+    ready_insert(tx, ready_rows)
+    delayed_insert(tx, delayed_rows)
+    events = [EventRecord(d.submit.request.namespace_id, "task.submitted", d.task_id, 1) for d in drafts]
+    events_insert(tx, events, now=now)
+
+
+def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
+    request, times = draft.submit.request, draft.times
+    assert times is not None
+    owner = request.owner
+    return {
+        "id": draft.task_id,
+        "namespace_id": request.namespace_id,
+        "queue_id": draft.queue_id,
+        "lane_id": draft.lane_id,
+        "state": TaskState.WAITING,
+        "wait_reason": WaitReason.DELAYED if times.available_at > now else WaitReason.READY,
+        "priority": request.priority,
+        "attempts_max": request.retry.attempts_max,
+        "backoff_micros": request.retry.backoff_micros,
+        "backoff_micros_max": request.retry.backoff_micros_max,
+        "attempt_timeout_micros": request.attempt_timeout_micros,
+        "accepted_at": now,
+        "available_at": times.available_at,
+        "start_deadline_at": times.start_deadline_at,
+        "deadline_at": times.deadline_at,
+        "business_key": None if request.business_key is None else request.business_key.encode(),
+        "source_kind": SourceKind.API if owner is None else SourceKind.WORKFLOW,
+        "source_id": None if owner is None else owner.instance_id,
+        "source_step": None if owner is None else owner.step,
+        "source_round": None if owner is None else owner.round,
+        "derived_from": request.derived_from,
+        "params_version": request.params_version,
+        "params": request.params,
+        "labels": request.labels,
+        "traceparent": request.traceparent,
+    }
+
+
+def _receipt(draft: _Draft, *, now: Micros) -> Receipt:
+    command = draft.submit.command
+    assert command is not None
+    answer = dumps(_answer(draft, now=now))
+    return Receipt(command.receipt_id(), command.namespace_id, command.meaning, draft.task_id, answer, now)
+
+
+def _answer(draft: _Draft, *, now: Micros) -> dict[str, Any]:
+    """Return what the first answer says of the task: what never changes, and the state at its acceptance."""
+    request, times = draft.submit.request, draft.times
+    assert times is not None
+    task = {
+        "id": draft.task_id.hex(),
+        "queue": request.queue,
+        "type": request.type,
+        "version": request.version,
+        "state": TaskState.WAITING,
+        "accepted_at": to_rfc3339(now),
+        "available_at": to_rfc3339(times.available_at),
+        "deadline_at": to_rfc3339(times.deadline_at),
+        "revision": "1",
+    }
+    return {"task": task}

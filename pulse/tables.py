@@ -1,0 +1,216 @@
+"""Pulse's tables by role: what was asked for, what can run, what runs, what is counted.
+
+`ready` is narrow and clustered in claim order, so that claims and completions never meet in a secondary index. The
+secondary indexes of `task` hold only what never changes. Counters stand in rows of their own, locked last.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table, UniqueConstraint, text
+
+from orbit.database import TABLE_OPTIONS, metadata
+from orbit.database import columns as kinds
+
+queue = Table(
+    "pulse_queue",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the queue"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose queue it is"),
+    Column("name", kinds.word(128), nullable=False, comment="Unique in its namespace, never changes"),
+    Column("paused", kinds.flag(), nullable=False, comment="No claim and no Start while true"),
+    Column("max_concurrency", kinds.small_int(), nullable=False, comment="Limit of LEASED plus RUNNING"),
+    Column("rate_per_second", kinds.small_int(), nullable=False, comment="Limit of Starts in a one-second window"),
+    Column("max_unfinished_tasks", kinds.small_int(), nullable=False, comment="Limit of unfinished tasks"),
+    Column("revision", kinds.counter(), nullable=False, comment="Of the configuration, from 1"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When it was made, microseconds UTC"),
+    UniqueConstraint("namespace_id", "name", name="pulse_queue_name_unique"),
+    CheckConstraint("max_concurrency BETWEEN 1 AND 100000", name="max_concurrency_range"),
+    CheckConstraint("rate_per_second BETWEEN 1 AND 1000000", name="rate_per_second_range"),
+    CheckConstraint("max_unfinished_tasks BETWEEN 1 AND 1000000", name="max_unfinished_tasks_range"),
+    comment="Queues: route, limits and range of consumers",
+    **TABLE_OPTIONS,
+)
+
+queue_usage = Table(
+    "pulse_queue_usage",
+    metadata,
+    Column("queue_id", kinds.identifier(), primary_key=True, comment="The queue"),
+    Column("paused", kinds.flag(), nullable=False, comment="Copy of the queue's, moved with it"),
+    Column("max_concurrency", kinds.small_int(), nullable=False, comment="Copy of the queue's, moved with it"),
+    Column("rate_per_second", kinds.small_int(), nullable=False, comment="Copy of the queue's, moved with it"),
+    Column("active", kinds.counter(), nullable=False, comment="Permits in use: tasks LEASED or RUNNING"),
+    Column("leased_unstarted", kinds.counter(), nullable=False, comment="Tasks LEASED, which reserve window room"),
+    Column("window_started_at", kinds.instant(), nullable=False, comment="Begin of the current rate window"),
+    Column("window_used", kinds.counter(), nullable=False, comment="Starts granted in that window"),
+    CheckConstraint("active >= leased_unstarted AND leased_unstarted >= 0", name="counters_consistent"),
+    comment="Permits and rate window of each queue; locked last by claims, starts and results",
+    **TABLE_OPTIONS,
+)
+
+queue_backlog = Table(
+    "pulse_queue_backlog",
+    metadata,
+    Column("queue_id", kinds.identifier(), primary_key=True, comment="The queue"),
+    Column("max_unfinished_tasks", kinds.small_int(), nullable=False, comment="Copy of the queue's, moved with it"),
+    Column("unfinished", kinds.counter(), nullable=False, comment="Tasks that are not terminal"),
+    CheckConstraint("unfinished >= 0", name="unfinished_not_negative"),
+    comment="Unfinished tasks of each queue, apart from its permits so that submits don't queue behind Starts",
+    **TABLE_OPTIONS,
+)
+
+lane = Table(
+    "pulse_lane",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the lane"),
+    Column("queue_id", kinds.identifier(), nullable=False, comment="The queue"),
+    Column("type", kinds.word(128), nullable=False, comment="Task type"),
+    Column("version", kinds.small_int(), nullable=False, comment="Version of the task type"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When its first task came, microseconds UTC"),
+    UniqueConstraint("queue_id", "type", "version", name="pulse_lane_unique"),
+    comment="One order of claims: the tasks of one type and version in one queue",
+    **TABLE_OPTIONS,
+)
+
+task = Table(
+    "pulse_task",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the task; never changes"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose task it is"),
+    Column("queue_id", kinds.identifier(), nullable=False, comment="Its queue"),
+    Column("lane_id", kinds.identifier(), nullable=False, comment="Its lane, which tells type and version"),
+    Column("state", kinds.word(16), nullable=False, comment="TaskState"),
+    Column("wait_reason", kinds.word(16), comment="READY, DELAYED or BACKOFF while WAITING, else null"),
+    Column("priority", kinds.small_int(), nullable=False, comment="0 to 9"),
+    Column("attempts_max", kinds.small_int(), nullable=False, comment="Limit of attempts, frozen"),
+    Column("backoff_micros", kinds.counter(), nullable=False, comment="First back-off, frozen"),
+    Column("backoff_micros_max", kinds.counter(), nullable=False, comment="Longest back-off, frozen"),
+    Column("attempt_timeout_micros", kinds.counter(), nullable=False, comment="Limit of one execution, frozen"),
+    Column("accepted_at", kinds.instant(), nullable=False, comment="When it was accepted, microseconds UTC"),
+    Column("available_at", kinds.instant(), nullable=False, comment="Not claimed before, microseconds UTC"),
+    Column("start_deadline_at", kinds.instant(), comment="Last instant of the first Start; null is none"),
+    Column("deadline_at", kinds.instant(), nullable=False, comment="End of everything, microseconds UTC"),
+    Column("leases_count", kinds.small_int(), nullable=False, server_default=text("0"), comment="Attempts made"),
+    Column("starts_count", kinds.small_int(), nullable=False, server_default=text("0"), comment="Granted Starts"),
+    Column("failed_count", kinds.small_int(), nullable=False, server_default=text("0"), comment="Attempts spent"),
+    Column("lost_count", kinds.small_int(), nullable=False, server_default=text("0"), comment="Attempts lost"),
+    Column("deferred_count", kinds.small_int(), nullable=False, server_default=text("0"), comment="Put-offs"),
+    Column("released_count", kinds.small_int(), nullable=False, server_default=text("0"), comment="Undone in a row"),
+    Column("cancel_requested_at", kinds.instant(), comment="When a cancel was asked for; null if none"),
+    Column("cancel_reason", kinds.text(), comment="The reason of the cancel"),
+    Column("revision", kinds.counter(), nullable=False, server_default=text("1"), comment="Rises with each change"),
+    Column("finished_at", kinds.instant(), comment="When it became terminal; null exactly until then"),
+    Column("error", kinds.text(), comment="JSON {class, code, message, details} of its last failure"),
+    Column("business_key", kinds.exact_key(512), comment="The caller's look-up text, UTF-8"),
+    Column("source_kind", kinds.word(16), nullable=False, comment="SourceKind"),
+    Column("source_id", kinds.identifier(), comment="What made it: the instance of a workflow"),
+    Column("source_step", kinds.word(128), comment="The workflow's step"),
+    Column("source_round", kinds.small_int(), comment="The round of a poll, from 1"),
+    Column("derived_from", kinds.identifier(), comment="The task that this one continues with other params"),
+    Column("params_version", kinds.word(64), nullable=False, comment="The caller's version of the params"),
+    Column("params", kinds.payload(), nullable=False, comment="JSON as it was sent"),
+    Column("labels", kinds.text(), comment="JSON object of text; null is none"),
+    Column("traceparent", kinds.word(128), comment="W3C trace context of the submitter"),
+    CheckConstraint("(finished_at IS NULL) = (state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))", name="finished"),
+    CheckConstraint("(wait_reason IS NULL) = (state <> 'WAITING')", name="wait_reason"),
+    CheckConstraint("priority BETWEEN 0 AND 9", name="priority_range"),
+    Index("pulse_task_by_queue", "queue_id", "accepted_at", "id"),
+    Index("pulse_task_by_business_key", "namespace_id", "business_key", "accepted_at", "id"),
+    Index("pulse_task_by_source", "source_id", "source_step", "source_round"),
+    Index("pulse_task_by_deadline", "deadline_at"),
+    Index("pulse_task_by_start_deadline", "start_deadline_at"),
+    comment="Accepted work: the request, its frozen policy and its state",
+    **TABLE_OPTIONS,
+)
+
+ready = Table(
+    "pulse_ready",
+    metadata,
+    Column("lane_id", kinds.identifier(), nullable=False, comment="The lane"),
+    Column("dispatch_at", kinds.instant(), nullable=False, comment="Order of claims: time less priority"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="The task, WAITING with reason READY"),
+    PrimaryKeyConstraint("lane_id", "dispatch_at", "task_id", name="pulse_ready_pk"),
+    comment="What can run but for limits, in claim order; removed by primary key",
+    **TABLE_OPTIONS,
+)
+
+delayed = Table(
+    "pulse_delayed",
+    metadata,
+    Column("due_at", kinds.instant(), nullable=False, comment="When it becomes ready, microseconds UTC"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="The task, WAITING with DELAYED or BACKOFF"),
+    PrimaryKeyConstraint("due_at", "task_id", name="pulse_delayed_pk"),
+    comment="What waits for its time, in order of time",
+    **TABLE_OPTIONS,
+)
+
+attempt = Table(
+    "pulse_attempt",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the attempt"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="Its task"),
+    Column("number", kinds.small_int(), nullable=False, comment="The task's how-many-th lease, from 1"),
+    Column("state", kinds.word(16), nullable=False, comment="AttemptState"),
+    Column("token_hash", kinds.digest(), nullable=False, comment="SHA-256 of the execution credential"),
+    Column("recovery", kinds.word(16), nullable=False, comment="RecoverySafety that the worker's handler declares"),
+    Column("session_id", kinds.identifier(), nullable=False, comment="The worker's session that holds it"),
+    Column("leased_at", kinds.instant(), nullable=False, comment="When it was handed out, microseconds UTC"),
+    Column("lease_expires_at", kinds.instant(), comment="End of the lease; null exactly when it has ended"),
+    Column("limit_at", kinds.instant(), comment="No lease goes beyond: time-out or deadline; null before Start"),
+    Column("started_at", kinds.instant(), comment="When Start was granted; null if it never was"),
+    Column("finished_at", kinds.instant(), comment="When it ended; null exactly until then"),
+    Column("start_message_id", kinds.identifier(), comment="The message that was granted Start"),
+    Column("error", kinds.text(), comment="JSON {class, code, message, details} of its failure"),
+    Column("progress", kinds.text(), comment="JSON of the last progress; its details are the checkpoint"),
+    CheckConstraint("(finished_at IS NULL) = (state IN ('LEASED', 'RUNNING'))", name="finished"),
+    CheckConstraint("(lease_expires_at IS NULL) = (finished_at IS NOT NULL)", name="lease_while_live"),
+    UniqueConstraint("task_id", "number", name="pulse_attempt_number_unique"),
+    Index("pulse_attempt_by_lease", "lease_expires_at"),
+    comment="Dispatches and executions: one row each, kept as history",
+    **TABLE_OPTIONS,
+)
+
+result = Table(
+    "pulse_result",
+    metadata,
+    Column("attempt_id", kinds.identifier(), nullable=False, comment="The attempt that reported"),
+    Column("message_id", kinds.identifier(), nullable=False, comment="The worker's message"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="Its task"),
+    Column("receipt", kinds.word(16), nullable=False, comment="ACCEPTED, or LATE: kept as evidence only"),
+    Column("meaning", kinds.digest(), nullable=False, comment="SHA-256 of the report"),
+    Column("outcome", kinds.word(16), nullable=False, comment="SUCCEEDED, FAILED, CANCELLED, RETURNED or DEFERRED"),
+    Column("output", kinds.payload(), comment="JSON as it was sent; null if there is none"),
+    Column("error", kinds.text(), comment="JSON of the reported error; null if there is none"),
+    Column("recorded_at", kinds.instant(), nullable=False, comment="When it was recorded, microseconds UTC"),
+    PrimaryKeyConstraint("attempt_id", "message_id", name="pulse_result_pk"),
+    Index("pulse_result_by_task", "task_id"),
+    comment="What workers reported, late evidence included; outputs are read from here",
+    **TABLE_OPTIONS,
+)
+
+session = Table(
+    "pulse_session",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="Minted by the server at hello"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose worker it is"),
+    Column("credential_id", kinds.identifier(), nullable=False, comment="By which credential it connected"),
+    Column("worker", kinds.word(128), nullable=False, comment="The name it gives itself; no authentication"),
+    Column("node", kinds.word(128), nullable=False, comment="The node that holds its socket"),
+    Column("handlers", kinds.text(), nullable=False, comment="JSON list of type@version"),
+    Column("queues", kinds.text(), nullable=False, comment="JSON list of queue names"),
+    Column("capacity", kinds.small_int(), nullable=False, comment="Its declared room"),
+    Column("connected_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
+    Column("disconnected_at", kinds.instant(), comment="When its socket ended; null while it lives"),
+    Column("seen_at", kinds.instant(), nullable=False, comment="When its node last vouched for it"),
+    Index("pulse_session_for_list", "namespace_id", "disconnected_at", "id"),
+    comment="Workers' connections, for people and for attempts' history",
+    **TABLE_OPTIONS,
+)
+
+cursor = Table(
+    "pulse_cursor",
+    metadata,
+    Column("name", kinds.word(32), primary_key=True, comment="The sweep"),
+    Column("reached_at", kinds.instant(), nullable=False, comment="Everything up to here has been judged"),
+    comment="How far each deadline sweep has come, so that it never reads history again",
+    **TABLE_OPTIONS,
+)
