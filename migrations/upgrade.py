@@ -16,11 +16,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import URL, Connection, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from orbit.database import ConnectionLimits, Database
 from orbit.database.connect import engine_open
-from orbit.errors import Unavailable
+from orbit.errors import InvalidRequest, Unavailable
 
 LOCK_SECONDS_MAX = 60
 _LOCK = "orbit_migrations"
@@ -64,9 +65,9 @@ def head() -> str:
 def check(database_url: str) -> Schema:
     """Read the schema's version; nothing is written, not even to make an empty SQLite file.
 
-    Raises Unavailable if the database can't be reached.
+    Raises Unavailable if the database can't be reached, InvalidRequest if the URL is none.
     """
-    with _reading(make_url(database_url)) as connection:
+    with _reading(_url(database_url)) as connection:
         current = None if connection is None else MigrationContext.configure(connection).get_current_revision()
     return _compare(current)
 
@@ -94,7 +95,7 @@ def upgrade(database_url: str, *, to: str = "head") -> tuple[Revision, ...]:
     Raises Unavailable if the database is away, another upgrade holds the lock for a minute, another process has the
     SQLite file, or the schema is one that this release does not know.
     """
-    with _writing(make_url(database_url)) as connection:
+    with _writing(_url(database_url)) as connection:
         before = _compare(MigrationContext.configure(connection).get_current_revision())
         connection.rollback()
         if before.state is SchemaState.UNKNOWN:
@@ -107,7 +108,7 @@ def upgrade(database_url: str, *, to: str = "head") -> tuple[Revision, ...]:
 
 def downgrade(database_url: str, *, to: str) -> None:
     """Undo revisions down to `to`, or all of them with `base`. Data that the older version has no place for is lost."""
-    with _writing(make_url(database_url)) as connection:
+    with _writing(_url(database_url)) as connection:
         command.downgrade(_config(connection), to)
 
 
@@ -147,6 +148,26 @@ def _no_revision() -> NoReturn:
     raise AssertionError(message)
 
 
+def _url(text: str) -> URL:
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        url = URL.create("none")
+    if url.get_backend_name() not in {"mysql", "mariadb", "sqlite"}:
+        message = "the database's address has the form mysql+pymysql://user:password@host/name or sqlite:///file"
+        raise InvalidRequest(message)
+    return url
+
+
+def _connected(engine: Engine) -> Connection:
+    """Connect, or say in one line why not: an operator may have mistyped the address."""
+    try:
+        return engine.connect()
+    except DBAPIError as error:
+        message = f"the database can't be reached: {error.orig}"
+        raise Unavailable(message) from error
+
+
 @contextmanager
 def _reading(url: URL) -> Iterator[Connection | None]:
     """Give a connection that is only read from, or None if there is no SQLite file."""
@@ -158,7 +179,7 @@ def _reading(url: URL) -> Iterator[Connection | None]:
     else:
         engine = create_engine(f"sqlite:///file:{Path(url.database).resolve()}?mode=ro&uri=true")
     try:
-        with engine.connect() as connection:
+        with _connected(engine) as connection:
             yield connection
     finally:
         engine.dispose()
@@ -170,7 +191,7 @@ def _writing(url: URL) -> Iterator[Connection]:
     with closing(Database.open(url.render_as_string(hide_password=False))):  # for SQLite's file lock alone
         engine = engine_open(url, _LIMITS)
         try:
-            with engine.connect() as connection:
+            with _connected(engine) as connection:
                 _lock(connection)
                 yield connection
         finally:

@@ -1,7 +1,7 @@
 """The entry point of the command line, both as `orbit` and as `python -m orbit`.
 
-Its one surprising rule: it puts the folder that holds this very package first on the path, so that all six packages come
-from one place, whatever the current folder or the environment offers under the same names.
+Its one surprising rule: it puts the folder that holds this very package first on the path, so that all six packages
+come from one place, whatever the current folder or the environment offers under the same names.
 """
 
 import sys

@@ -24,7 +24,7 @@ class JsonText(click.ParamType):
 
     name = "json"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Json:  # noqa: ANN401
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Json:
         """Read the value; fail with the place and reason of the first mistake."""
         if not isinstance(value, str):
             return value

@@ -1,7 +1,7 @@
 """Find the commands, load the one that is asked for, and turn what it raises into words and an exit code.
 
-A command is a `module:attribute` that is imported only when it is used or described. Modules of commands therefore import
-nothing heavy at their top; a test holds `orbit --help` to that.
+A command is a `module:attribute` that is imported only when it is used or described. Modules of commands therefore
+import nothing heavy at their top; a test holds `orbit --help` to that.
 """
 
 import sys
@@ -30,17 +30,17 @@ _GROUPS = {"db": "Keep the database's schema."}
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used. A dotted name (`db.check`) is a command of a sub-group."""
+    """A group whose commands are imported when they are used; a dotted name (`db.check`) is one of a sub-group."""
 
-    def __init__(self, *, sources: Mapping[str, str], **attributes: Any) -> None:  # noqa: ANN401  (handed to click)
+    def __init__(self, *, sources: Mapping[str, str], **attributes: Any) -> None:
         super().__init__(**attributes)
         self._sources = sources
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         """Name all commands, sub-groups among them."""
         return sorted({name.partition(".")[0] for name in self._sources})
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  (click's)
         """Import one command, or make a sub-group of those whose names start with this one."""
         source = self._sources.get(cmd_name)
         if source is not None:
