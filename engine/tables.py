@@ -5,13 +5,13 @@ All rows of an instance are written under the lock of its `weave_instance` row, 
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Index, Table
+from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table
 
 from engine.states import INSTANCE_TERMINAL, STEP_TERMINAL, STEP_WITH_TASK, InstanceState
 from orbit.database import TABLE_OPTIONS, metadata
 from orbit.database import columns as kinds
 
-STEP_ID_CHARACTERS = 160
+STEP_ID_CHARACTERS = 128
 
 
 def _listed(states: frozenset[InstanceState] | frozenset[object]) -> str:
@@ -28,7 +28,7 @@ instance = Table(
     Column("state", kinds.word(16), nullable=False, comment="InstanceState"),
     Column("ending_as", kinds.word(16), comment="What it becomes at its end; null until that is decided"),
     Column("revision", kinds.counter(), nullable=False, comment="Grows by one with every advance that changed it"),
-    Column("business_key", kinds.exact_key(1024), comment="The caller's own look-up text, UTF-8"),
+    Column("business_key", kinds.exact_key(512), comment="The caller's own look-up text, UTF-8"),
     Column("labels", kinds.text(), comment="JSON object of labels; null for none"),
     Column("queues", kinds.text(), comment="JSON list: queue range of the credential that started it; null is all"),
     Column("started_by", kinds.word(64), nullable=False, comment="Credential id in hex, or the command that acted"),
@@ -57,8 +57,8 @@ instance = Table(
 step = Table(
     "weave_step",
     metadata,
-    Column("instance_id", kinds.identifier(), primary_key=True, comment="Whose step it is"),
-    Column("step", kinds.word(STEP_ID_CHARACTERS), primary_key=True, comment="Id of the step in the definition"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Whose step it is"),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="Id of the step in the definition"),
     Column("state", kinds.word(16), nullable=False, comment="StepState; a PENDING step has no row"),
     Column("reason", kinds.word(24), comment="StepReason: why it waits, was skipped or is asked to stop"),
     Column("chosen", kinds.word(128), comment="The case that a branch has chosen"),
@@ -73,6 +73,7 @@ step = Table(
     Column("finished_at", kinds.instant(), comment="When it was decided; null exactly until then"),
     Column("error", kinds.text(), comment="JSON: why it failed or is under review"),
     Column("log", kinds.text(), comment="JSON: a poll's first and last rounds and counts"),
+    PrimaryKeyConstraint("instance_id", "step", name="weave_step_pk"),
     CheckConstraint(f"(finished_at IS NULL) = (state NOT IN ({_listed(STEP_TERMINAL)}))", name="finished_if_terminal"),
     CheckConstraint(f"state NOT IN ({_listed(STEP_WITH_TASK)}) OR task_id IS NOT NULL", name="running_has_a_task"),
     CheckConstraint("state <> 'WAITING' OR due_at IS NOT NULL", name="waiting_is_due"),
@@ -83,9 +84,10 @@ step = Table(
 value = Table(
     "weave_value",
     metadata,
-    Column("instance_id", kinds.identifier(), primary_key=True, comment="Whose value it is"),
-    Column("slot", kinds.word(STEP_ID_CHARACTERS), primary_key=True, comment="A step id, @input or @output"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Whose value it is"),
+    Column("slot", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="A step id, @input or @output"),
     Column("content", kinds.payload(), nullable=False, comment="The value as JSON"),
+    PrimaryKeyConstraint("instance_id", "slot", name="weave_value_pk"),
     comment="Input, output, and outputs of steps that no task holds; read only where an expression needs them",
     **TABLE_OPTIONS,
 )
@@ -94,14 +96,15 @@ stimulus = Table(
     "weave_stimulus",
     metadata,
     # The key begins with `held`, so that what is set aside never lies in the way of the probe.
-    Column("held", kinds.flag(), primary_key=True, comment="Set aside with an instance held by an engine error"),
-    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the stimulus"),
+    Column("held", kinds.flag(), nullable=False, comment="Set aside with an instance held by an engine error"),
+    Column("id", kinds.identifier(), nullable=False, comment="UUIDv7 of the stimulus"),
     Column("instance_id", kinds.identifier(), nullable=False, comment="Whom it concerns"),
     Column("kind", kinds.word(24), nullable=False, comment="TASK_ENDED, REVIEW_OPENED or REVIEW_CLOSED"),
     Column("step", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="Id of the step"),
     Column("round", kinds.small_int(), nullable=False, comment="Number of the step's task"),
     Column("outcome", kinds.word(16), comment="How the task ended; null if it did not"),
     Column("error", kinds.text(), comment="JSON: the task's error"),
+    PrimaryKeyConstraint("held", "id", name="weave_stimulus_pk"),
     comment="What is to be applied to an instance; that the row exists is the wake-up",
     **TABLE_OPTIONS,
 )
@@ -109,10 +112,11 @@ stimulus = Table(
 history = Table(
     "weave_history",
     metadata,
-    Column("instance_id", kinds.identifier(), primary_key=True, comment="Whose history it is"),
-    Column("revision", kinds.counter(), primary_key=True, comment="Revision of the instance that the advance made"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Whose history it is"),
+    Column("revision", kinds.counter(), nullable=False, comment="Revision of the instance that the advance made"),
     Column("recorded_at", kinds.instant(), nullable=False, comment="The instant of the advance, microseconds UTC"),
     Column("entries", kinds.payload(), nullable=False, comment="JSON list of what happened, in order"),
+    PrimaryKeyConstraint("instance_id", "revision", name="weave_history_pk"),
     comment="One row for each advance, for people: nothing is replayed from it",
     **TABLE_OPTIONS,
 )
