@@ -1,6 +1,7 @@
 """Options and arguments that several commands share, and how they are read."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,19 @@ database_url = click.option(
     metavar="URL",
     help="mysql+pymysql://user:password@host/name, or sqlite:///file",
 )
+
+
+class Name(click.ParamType):
+    """A name as the API takes it."""
+
+    name = "name"
+    _pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the name's form."""
+        if self._pattern.fullmatch(value) is None:
+            self.fail("1 to 128 characters: an ASCII letter or digit, then letters, digits and _ . : -", param, ctx)
+        return str(value)
 
 
 class JsonText(click.ParamType):
