@@ -19,11 +19,11 @@ from orbit.cli.options import Name, database_url
 @click.option("--max-unfinished-tasks", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True)
 @click.option("--url", help="The server's address, for those who read the file; ORBIT_URL where it is not in it.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The credentials file.")
-def bootstrap(database_url: str, output: Path, url: str | None, worker_access: bool, **names: str | int) -> None:  # noqa: FBT001
+def bootstrap(database_url: str, output: Path, url: str | None, worker_access: bool, **rest: str | int) -> None:  # noqa: FBT001
     """Make application, namespace, environment, queue and a credential in a file that only you may read.
 
-    Running it again keeps what exists, the credential in the file too. It is for all queues of the namespace. The limits
-    are those of a queue that is made now; an existing one keeps its own.
+    Running it again keeps what exists, the credential in the file too. It is for all queues of the namespace. The
+    limits are those of a queue that is made now; an existing one keeps its own.
     """
     from contextlib import closing
 
@@ -34,13 +34,13 @@ def bootstrap(database_url: str, output: Path, url: str | None, worker_access: b
     from pulse.queues import QueueSettings
 
     wanted = Wanted(
-        named=NamespaceName(str(names["application"]), str(names["namespace"]), str(names["environment"])),
-        queue=str(names["queue"]),
+        named=NamespaceName(str(rest["application"]), str(rest["namespace"]), str(rest["environment"])),
+        queue=str(rest["queue"]),
         settings=QueueSettings(
             paused=False,
-            max_concurrency=int(names["max_concurrency"]),
-            rate_per_second=int(names["rate_per_second"]),
-            max_unfinished_tasks=int(names["max_unfinished_tasks"]),
+            max_concurrency=int(rest["max_concurrency"]),
+            rate_per_second=int(rest["rate_per_second"]),
+            max_unfinished_tasks=int(rest["max_unfinished_tasks"]),
         ),
         worker_access=worker_access,
     )

@@ -20,7 +20,7 @@ database_url = click.option(
 )
 
 
-class Name(click.ParamType):
+class Name(click.ParamType[str]):
     """A name as the API takes it."""
 
     name = "name"
@@ -33,7 +33,7 @@ class Name(click.ParamType):
         return str(value)
 
 
-class JsonText(click.ParamType):
+class JsonText(click.ParamType[Json]):
     """JSON given in place, as `@file`, or as `-` for standard input; read strictly, as the server would."""
 
     name = "json"

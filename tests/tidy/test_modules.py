@@ -1,4 +1,4 @@
-"""House rules that a reader of one module can't see broken: lengths, names, layers, and where risky things may be.
+"""House rules that a reader of one module can't see broken: lengths, names, layers, where risky things may be."""
 
 import ast
 import re

@@ -1,0 +1,140 @@
+"""The command line's frame: commands are found by name, loaded when used, and end in words and an exit code."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import pytest
+
+from orbit.cli import program
+from orbit.cli.options import JsonText
+from orbit.errors import InvalidRequest, Unavailable
+from orbit.sdk.errors import APIError, ConfigurationError, ConnectionFailed
+
+HELP_SECONDS_MAX = 0.25
+HEAVY = {"sqlalchemy", "alembic", "gevent", "falcon", "httpx", "websockets", "yaml", "jsonschema", "rich", "msgspec"}
+
+
+def orbit(*arguments: str, code: str = "") -> "subprocess.CompletedProcess[str]":
+    start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "orbit"]
+    return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_help_names_every_command() -> None:
+    result = orbit("--help")
+    assert result.returncode == 0
+    for name in ("bootstrap", "check", "db", "publish", "queues", "show", "start", "watch", "worker"):
+        assert f"\n  {name} " in result.stdout
+    assert "can't be loaded" not in result.stdout
+
+
+def test_help_loads_nothing_heavy_and_is_fast() -> None:
+    code = (
+        "import sys; from orbit.cli.program import run; run(['--help']);"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    loaded = set(json.loads(orbit(code=code).stderr.replace("'", '"')))
+    assert "click" in loaded
+    assert loaded & HEAVY == set()
+    # The best of several: other tests share the processors.
+    assert min(seconds(lambda: orbit("--help")) for _ in range(5)) < HELP_SECONDS_MAX
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def test_commands_of_other_packages_come_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [EntryPoint("db.check", "migrations.commands:check", program.ENTRY_POINT_GROUP)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found if group == "orbit.commands" else [])
+    made = program.program()
+    with click.Context(made) as context:
+        group = made.get_command(context, "db")
+        assert isinstance(group, click.Group)
+        assert group.list_commands(context) == ["check"]
+        assert group.get_command(context, "upgrade") is None
+        assert made.get_command(context, "bootstrap") is None
+
+
+def test_a_command_that_cannot_be_loaded_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(program._OWN, "broken", "orbit.cli.absent:broken")  # noqa: SLF001
+    assert program.run(["--help"]) == 0
+    assert "broken" in capsys.readouterr().out
+    assert program.run(["broken"]) == 1
+    assert "orbit.cli.absent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequest("a field is wrong"), 1),
+        (ConfigurationError("ORBIT_URL is not set"), 1),
+        (APIError({"code": "NOT_FOUND", "message": "no such task"}, status=404), 1),
+        (Unavailable("the database is away"), 3),
+        (ConnectionFailed("nobody listens"), 3),
+        (APIError({"code": "UNAVAILABLE", "message": "shutting down"}, status=503), 3),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_a_refusal_is_one_line_and_an_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(program, "_load", lambda *_: click.Command("show", callback=fail))
+    assert program.run(["show"]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.strip().splitlines()) == 1
+    assert str(error) in printed.err
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(program, "_load", lambda *_: click.Command("show", callback=fail))
+    with pytest.raises(ZeroDivisionError):
+        program.run(["show"])
+
+
+def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.run(["absent"]) == 2
+    assert "No such command 'absent'" in capsys.readouterr().err
+
+
+def test_the_packages_come_from_the_folder_of_the_command(tmp_path: Path) -> None:
+    """A folder named like one of ours where the user stands must not be taken for it."""
+    for name in ("api", "migrations", "definitions"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    result = subprocess.run(
+        [sys.executable, "-m", "orbit", "db", "check", "--database-url", "sqlite:///absent.db"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "behind" in result.stdout
+
+
+def test_json_is_read_in_place_or_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_bytes('{"a": "ä"}'.encode())
+    read = JsonText().convert
+    assert read('{"a": 1.50}', None, None) == {"a": 1.5}
+    assert read(f"@{file}", None, None) == {"a": "ä"}
+    for wrong in ("{", '{"a": 1, "a": 2}', "NaN", f"@{tmp_path / 'absent'}"):
+        with pytest.raises(click.BadParameter):
+            read(wrong, None, None)
