@@ -49,6 +49,8 @@ PRIORITY_DEFAULT = 4
 SPAN_SECONDS_MIN, SPAN_SECONDS_MAX = 0.1, 366 * 86_400.0  # any time-out, wait or gap
 POLL_ROUNDS_MIN, POLL_ROUNDS_MAX = 1, 10_000
 POLL_BACKOFF_MIN, POLL_BACKOFF_MAX = 1.0, 10.0
+POLL_EVERY_SECONDS_MAX_DEFAULT = 600.0  # of a poll with `backoff` that names no `max_every`
+TIMEOUT_ALLOWANCE_SECONDS = 3_600.0  # for the platform itself, where an instance's time-out is derived
 
 # What one instance may use at most; a definition whose proven bounds are higher is not published.
 BOUND_TASKS_MAX = 100_000

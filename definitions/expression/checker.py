@@ -57,6 +57,7 @@ class StepFacts:
 
     output: Type | None  # None: steps of this kind have no output
     uncertain: str | None
+    guardable: bool = True  # False: it never has one here, or only by chance of order, so that no guard can help
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,10 @@ class _Checker:
             message = f"step `{step}` has no output: tasks, polls and `set` have one"
             self.problem(Code.STEP_WITHOUT_OUTPUT, _step_name(node), message)
             return DYN
-        if facts.uncertain is not None and not lenient and path not in known:
+        if facts.uncertain is not None and not facts.guardable:
+            message = f"step `{step}` can't be read here: {facts.uncertain}"
+            self.problem(Code.UNCERTAIN_REFERENCE, _step_name(node), message)
+        elif facts.uncertain is not None and not lenient and path not in known:
             hint = f"guard it: `default(steps.{step}.output, null)` or `has(steps.{step}.output) && ...`"
             message = f"step `{step}` may have no output here: {facts.uncertain}"
             self.problem(Code.UNCERTAIN_REFERENCE, _step_name(node), message, hint)

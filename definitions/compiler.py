@@ -1,0 +1,129 @@
+"""The one entry of the language: text to a step graph, or to all the findings that speak against it.
+
+text → positioned tree → checked model → step graph with bounds. No database, no clock, no network; the same bytes give
+the same outcome everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from definitions import limits
+from definitions.bounds import Bounds
+from definitions.codes import Code
+from definitions.document import read_document
+from definitions.duration import format_duration
+from definitions.findings import Finding, Findings
+from definitions.graph import Graph
+from definitions.model import DefinitionModel
+from definitions.source import Source
+from definitions.weaver import Weaver
+from definitions.yaml_tree import read_yaml
+
+GRAPH_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The outcome: a graph and no findings, or findings and no graph. `digest` is the SHA-256 of the source bytes."""
+
+    graph: Graph | None
+    findings: tuple[Finding, ...]
+    source: str
+    digest: bytes
+
+    def render(self, file: str = "definition.yaml") -> str:
+        """Write all findings for people."""
+        return "\n".join(finding.render(file) for finding in self.findings)
+
+
+def compile_definition(text: bytes | str) -> Compiled:
+    """Compile a definition. Never raises for bad text, and takes bounded time and memory for any."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    digest = hashlib.sha256(data).digest()
+    if len(data) > limits.SOURCE_BYTES_MAX:
+        return _refused(Code.SOURCE_TOO_LARGE, f"a definition may have {limits.SOURCE_BYTES_MAX} bytes", digest)
+    try:
+        decoded = data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        message = f"byte {error.start + 1} is not UTF-8"
+        return _refused(Code.NOT_UTF8, message, digest, (line, column))
+    source = Source(decoded)
+    findings = Findings(source)
+    graph = _compile(source, findings)
+    return Compiled(None if findings else graph, findings.sorted(), decoded, digest)
+
+
+def _refused(code: Code, message: str, digest: bytes, place: tuple[int, int] = (1, 1)) -> Compiled:
+    findings = Findings(Source(""))
+    findings.at(code, place, message)
+    return Compiled(None, findings.sorted(), "", digest)
+
+
+def _compile(source: Source, findings: Findings) -> Graph | None:
+    tree = read_yaml(source, findings)
+    if tree is None:
+        return None
+    model = read_document(tree, findings)
+    if model is None:
+        return None
+    woven = Weaver(model, source, findings).weave()
+    timeout = _timeout(model, woven.bounds, findings)
+    proven = Bounds(
+        tasks=woven.bounds.tasks,
+        attempts=woven.bounds.attempts,
+        rounds=woven.bounds.rounds,
+        concurrent_tasks=woven.bounds.concurrent_tasks,
+        stored_bytes=woven.bounds.stored_bytes,
+        active_seconds=min(woven.bounds.active_seconds, timeout),
+    )
+    _check_bounds(model, proven, findings)
+    if findings or model.workflow is None or model.version is None:
+        return None
+    return Graph(
+        format=GRAPH_FORMAT,
+        workflow=model.workflow,
+        version=model.version,
+        title=model.title,
+        nodes=woven.nodes,
+        edges=woven.edges,
+        input_schema=model.input_schema,
+        output=woven.output,
+        timeout_seconds=timeout,
+        on_failure=model.on_failure,
+        bounds=proven,
+    )
+
+
+def _timeout(model: DefinitionModel, proven: Bounds, findings: Findings) -> float:
+    """Return the instance's time-out: as written, or the sum of the steps' bounds with an allowance.
+
+    The allowance keeps an instance whose steps used all their time, or whose node was restarted, from ending by its own
+    time-out first.
+    """
+    if model.timeout is not None:
+        return model.timeout
+    derived = proven.active_seconds + limits.TIMEOUT_ALLOWANCE_SECONDS
+    if derived > limits.BOUND_ACTIVE_SECONDS_MAX:
+        message = (
+            f"the steps can take {format_duration(proven.active_seconds)}, more than "
+            f"{format_duration(limits.BOUND_ACTIVE_SECONDS_MAX)}"
+        )
+        findings.at(Code.BOUND_EXCEEDED, model.place, message, "write `timeout: ...` for the whole")
+    return derived
+
+
+def _check_bounds(model: DefinitionModel, proven: Bounds, findings: Findings) -> None:
+    checks = (
+        ("tasks", proven.tasks, limits.BOUND_TASKS_MAX),
+        ("attempts", proven.attempts, limits.BOUND_ATTEMPTS_MAX),
+        ("concurrent tasks", proven.concurrent_tasks, limits.BOUND_CONCURRENT_TASKS_MAX),
+        ("stored bytes", proven.stored_bytes, limits.BOUND_STORED_BYTES_MAX),
+    )
+    exceeded = [f"{value} {what} ({limit} are allowed)" for what, value, limit in checks if value > limit]
+    if exceeded:
+        message = f"one instance could use {', '.join(exceeded)}"
+        findings.at(Code.BOUND_EXCEEDED, model.place, message, "lower `max_rounds` or `max_attempts`")

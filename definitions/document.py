@@ -1,0 +1,72 @@
+"""Reads a whole definition from the YAML tree: the keys of the top level; steps are read by `definitions.steps`."""
+
+from __future__ import annotations
+
+import re
+
+from definitions import limits, names
+from definitions.codes import Code
+from definitions.fields import Fields, Keys, kind_of
+from definitions.findings import Findings
+from definitions.model import DefinitionModel, TaskOptions
+from definitions.steps import StepReader
+from definitions.task_fields import OPTION_KEYS, read_options, read_schema
+from definitions.yaml_tree import Mapping, YamlNode
+
+LANGUAGE = "weave/1"
+
+_TOP = Keys(
+    "a definition",
+    frozenset(
+        "orbit workflow version title input timeout on_failure defaults steps output".split()
+    ),
+    {
+        "redact": "values masked in reads and logs",
+        "business_key_policy": "one instance per business key",
+        "max_running": "a limit of running instances",
+        "labels": "labels of instances",
+        "signals": "declared signals",
+        "compensate": "undoing what was done",
+        "on_error": "an error handler",
+    },
+)
+_DEFAULTS = Keys("`defaults`", OPTION_KEYS, {"concurrency_keys": "limits shared by key"})
+_LATER_FAILURES = {"compensate": "undo what was done"}
+
+# What an instance accepts where the definition declares nothing: any object.
+ANY_OBJECT = {"type": "object"}
+
+
+def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
+    """Return the model of a definition, or None if the tree is no object at all."""
+    if not isinstance(tree, Mapping):
+        message = f"a definition must be an object with `orbit: {LANGUAGE}`, not {kind_of(tree)}"
+        findings.at(Code.WRONG_TYPE, tree.place, message)
+        return None
+    fields = Fields(tree, _TOP, findings)
+    language = fields.text("orbit", required=True, pattern=re.compile(re.escape(LANGUAGE)), form=f"`{LANGUAGE}`")
+    del language  # its one legal value has been checked
+    reader = StepReader(findings)
+    schema = read_schema(fields, "input")
+    return DefinitionModel(
+        workflow=fields.text(
+            "workflow", required=True, pattern=names.WORKFLOW, form=names.WORKFLOW_FORM, code=Code.BAD_NAME
+        ),
+        version=fields.integer("version", 1, limits.VERSION_MAX, required=True),
+        title=fields.text("title", characters_max=limits.TITLE_CHARACTERS_MAX),
+        # A schema with mistakes says nothing about types; one that is absent says that the input is an object.
+        input_schema=schema if schema is not None else ({} if fields.has("input") else ANY_OBJECT),
+        timeout=fields.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX),
+        on_failure=fields.choice("on_failure", ("hold", "fail"), _LATER_FAILURES) or "hold",
+        defaults=_read_defaults(fields),
+        steps=reader.read_list(fields.node("steps", required=True), "`steps`"),
+        output=fields.node("output"),
+        place=tree.place,
+    )
+
+
+def _read_defaults(fields: Fields) -> TaskOptions:
+    mapping = fields.mapping_of("defaults")
+    if mapping is None:
+        return TaskOptions()
+    return read_options(Fields(mapping, _DEFAULTS, fields.findings))

@@ -1,0 +1,68 @@
+"""Compiles the expressions and templates of YAML values, with every problem at its place in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from definitions.codes import Code
+from definitions.expression import Checked, Environment, check_expression
+from definitions.expression.errors import Problem
+from definitions.expression.types import Kind
+from definitions.findings import Findings
+from definitions.positions import Positions
+from definitions.scalars import positions_of
+from definitions.source import Source
+from definitions.template import CheckedTemplate, check_template, escape
+from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, to_json
+
+
+class ExpressionCompiler:
+    """Knows the file, so that offsets in a value become lines and columns."""
+
+    def __init__(self, source: Source, findings: Findings) -> None:
+        self._source = source
+        self._findings = findings
+
+    def condition(self, scalar: Scalar, environment: Environment) -> Checked:
+        """Compile a condition; one that can't be true or false is a finding."""
+        positions = positions_of(scalar, self._source)
+        text = scalar.text
+        leading = len(text) - len(text.lstrip())
+        positions = positions.from_offset(leading) if leading else positions
+        text = text.strip()
+        if text.startswith("${") and text.endswith("}"):
+            message = "a condition is an expression and needs no `${` and `}`"
+            hint = f"write `{text[2:-1].strip()[:80]}`"
+            self._findings.add_problem(Problem(Code.EXPRESSION_SYNTAX, 0, message, hint), positions)
+            return check_expression("true", environment)
+        checked = check_expression(text, environment, positions)
+        for problem in checked.problems:
+            self._findings.add_problem(problem, positions)
+        if not checked.problems and checked.type.kind not in (Kind.BOOL, Kind.DYN):
+            message = f"a condition must be true or false, this is {checked.type}"
+            hint = "compare it, such as `x != null` or `x > 0`"
+            self._findings.add_problem(Problem(Code.CONDITION_NOT_BOOLEAN, 0, message, hint), positions)
+        return checked
+
+    def template(self, node: YamlNode | None, environment: Environment) -> CheckedTemplate:
+        """Compile a JSON value with holes; an absent one is null."""
+        if node is None:
+            return check_template(None, environment)
+        places = dict(self._places(node, ""))
+        checked = check_template(to_json(node), environment, places)
+        for located in checked.problems:
+            self._findings.add_problem(located.problem, located.positions)
+        return checked
+
+    def _places(self, node: YamlNode, pointer: str) -> Iterator[tuple[str, Positions]]:
+        match node:
+            case Scalar(value=str() as text) if "${" in text:
+                yield pointer, positions_of(node, self._source)
+            case Sequence(items=items):
+                for index, item in enumerate(items):
+                    yield from self._places(item, f"{pointer}/{index}")
+            case Mapping(entries=entries):
+                for key, (_, value) in entries.items():
+                    yield from self._places(value, f"{pointer}/{escape(key)}")
+            case _:
+                return

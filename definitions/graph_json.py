@@ -1,0 +1,221 @@
+"""The step graph as a JSON document, and back: what is stored with a published version.
+
+`format` numbers the form. Expressions are kept as text with their place in the file and compiled again on loading, so
+that a stored graph never depends on how this version of Orbit compiles. Loading is not cheap: callers keep the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from definitions.bounds import Bounds
+from definitions.expression import Expression, compile_expression
+from definitions.graph import (
+    BranchSpec,
+    Case,
+    Edge,
+    FailSpec,
+    Graph,
+    JoinSpec,
+    Node,
+    NodeKind,
+    PollSpec,
+    RetrySpec,
+    ReturnSpec,
+    SetSpec,
+    Spec,
+    TaskSpec,
+    WaitSpec,
+)
+from definitions.positions import Positions
+from definitions.template import Template, compile_template
+from orbit.jsontext import Json
+
+FORMATS_READ = frozenset({1})
+
+Document = dict[str, Any]
+
+
+class UnknownGraphFormat(ValueError):
+    """The graph was written by a newer Orbit; a node that meets one leaves its instances to others."""
+
+    def __init__(self, number: object) -> None:
+        super().__init__(f"graph format {number} is not known to this version")
+
+
+def graph_to_json(graph: Graph) -> Json:
+    """Write a graph as a JSON value. The same graph gives the same document."""
+    return {
+        "format": graph.format,
+        "workflow": graph.workflow,
+        "version": graph.version,
+        "title": graph.title,
+        "nodes": [_node_to_json(node) for node in graph.nodes],
+        "edges": [[edge.source, edge.target, edge.case] for edge in graph.edges],
+        "input_schema": graph.input_schema,
+        "output": _template_to_json(graph.output),
+        "timeout_seconds": graph.timeout_seconds,
+        "on_failure": graph.on_failure,
+        "bounds": asdict(graph.bounds),
+    }
+
+
+def graph_from_json(document: Json) -> Graph:
+    """Read what `graph_to_json` wrote. Raises UnknownGraphFormat."""
+    if document["format"] not in FORMATS_READ:
+        raise UnknownGraphFormat(document["format"])
+    return Graph(
+        format=document["format"],
+        workflow=document["workflow"],
+        version=document["version"],
+        title=document["title"],
+        nodes=tuple(_node_from_json(node) for node in document["nodes"]),
+        edges=tuple(Edge(source, target, case) for source, target, case in document["edges"]),
+        input_schema=document["input_schema"],
+        output=_template_from_json(document["output"]),
+        timeout_seconds=document["timeout_seconds"],
+        on_failure=document["on_failure"],
+        bounds=Bounds(**document["bounds"]),
+    )
+
+
+def _node_to_json(node: Node) -> Document:
+    return {
+        "id": node.id,
+        "kind": node.kind.value,
+        "title": node.title,
+        "line": node.line,
+        "column": node.column,
+        "when": _expression_to_json(node.when),
+        "spec": _spec_to_json(node.spec),
+    }
+
+
+def _node_from_json(document: Document) -> Node:
+    kind = NodeKind(document["kind"])
+    return Node(
+        id=document["id"],
+        kind=kind,
+        spec=_spec_from_json(kind, document["spec"]),
+        when=_expression_from_json(document["when"]),
+        title=document["title"],
+        line=document["line"],
+        column=document["column"],
+    )
+
+
+def _expression_to_json(expression: Expression | None) -> Document | None:
+    if expression is None:
+        return None
+    return {"text": expression.source, "at": [list(run) for run in expression.positions.runs]}
+
+
+def _positions(runs: list[list[int]]) -> Positions:
+    return Positions(tuple((offset, line, column) for offset, line, column in runs))
+
+
+def _expression_from_json(document: Document | None) -> Expression | None:
+    return None if document is None else _certain_expression(document)
+
+
+def _certain_expression(document: Document) -> Expression:
+    return compile_expression(document["text"], positions=_positions(document["at"]))
+
+
+def _template_to_json(template: Template | None) -> Document | None:
+    if template is None:
+        return None
+    at = {pointer: [list(run) for run in positions.runs] for pointer, positions in template.places.items()}
+    return {"value": template.source, "at": at}
+
+
+def _template_from_json(document: Document | None) -> Template | None:
+    return None if document is None else _certain_template(document)
+
+
+def _certain_template(document: Document) -> Template:
+    places = {pointer: _positions(runs) for pointer, runs in document["at"].items()}
+    return compile_template(document["value"], places)
+
+
+def _task_to_json(task: TaskSpec) -> Document:
+    return {
+        "type": task.type,
+        "task_version": task.task_version,
+        "queue": task.queue,
+        "input": _template_to_json(task.input),
+        "retry": asdict(task.retry),
+        "attempt_timeout_seconds": task.attempt_timeout_seconds,
+        "start_within_seconds": task.start_within_seconds,
+        "timeout_seconds": task.timeout_seconds,
+        "priority": task.priority,
+        "output_schema": task.output_schema,
+    }
+
+
+def _task_from_json(document: Document) -> TaskSpec:
+    changed = {"input": _certain_template(document["input"]), "retry": RetrySpec(**document["retry"])}
+    return TaskSpec(**{**document, **changed})
+
+
+def _spec_to_json(spec: Spec) -> Document | None:
+    match spec:
+        case TaskSpec():
+            return _task_to_json(spec)
+        case BranchSpec(cases=cases):
+            return {"cases": [{"label": case.label, "when": _expression_to_json(case.when)} for case in cases]}
+        case WaitSpec(for_seconds=for_seconds):
+            return {"for_seconds": for_seconds}
+        case PollSpec():
+            return {
+                "task": _task_to_json(spec.task),
+                "done_when": _expression_to_json(spec.done_when),
+                "fail_when": _expression_to_json(spec.fail_when),
+                "every_seconds": spec.every_seconds,
+                "backoff": spec.backoff,
+                "every_seconds_max": spec.every_seconds_max,
+                "rounds_max": spec.rounds_max,
+                "timeout_seconds": spec.timeout_seconds,
+                "continue_on_round_error": spec.continue_on_round_error,
+            }
+        case SetSpec(values=values):
+            return {"values": _template_to_json(values)}
+        case FailSpec(code=code, message=message):
+            return {"code": code, "message": _template_to_json(message)}
+        case ReturnSpec(output=output):
+            return {"output": _template_to_json(output)}
+        case JoinSpec(policy=policy, opens=opens):
+            return {"policy": policy, "opens": opens}
+        case None:
+            return None
+
+
+def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
+    if document is None:
+        return None
+    match kind:
+        case NodeKind.TASK:
+            return _task_from_json(document)
+        case NodeKind.BRANCH:
+            cases = (Case(case["label"], _expression_from_json(case["when"])) for case in document["cases"])
+            return BranchSpec(tuple(cases))
+        case NodeKind.WAIT:
+            return WaitSpec(**document)
+        case NodeKind.POLL:
+            changed = {
+                "task": _task_from_json(document["task"]),
+                "done_when": _certain_expression(document["done_when"]),
+                "fail_when": _expression_from_json(document["fail_when"]),
+            }
+            return PollSpec(**{**document, **changed})
+        case NodeKind.SET:
+            return SetSpec(_certain_template(document["values"]))
+        case NodeKind.FAIL:
+            return FailSpec(document["code"], _certain_template(document["message"]))
+        case NodeKind.RETURN:
+            return ReturnSpec(_certain_template(document["output"]))
+        case NodeKind.JOIN:
+            return JoinSpec(**document)
+        case NodeKind.FORK:
+            return None

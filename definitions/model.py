@@ -1,0 +1,145 @@
+"""A definition as it is written, checked for shape: blocks of steps with their values, expressions still as text.
+
+What needs to know the whole (references, types, the queue in force) is left to `definitions.weaver`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from definitions.yaml_tree import Scalar, YamlNode
+from orbit.jsontext import Json
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryModel:
+    """What was written of a retry policy."""
+
+    max_attempts: int | None = None
+    backoff: float | None = None
+    max_backoff: float | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """What steps may say about their task and `defaults` may say for all; None is not written. Spans in seconds."""
+
+    queue: str | None = None
+    start_within: float | None = None
+    attempt_timeout: float | None = None
+    timeout: float | None = None
+    priority: int | None = None
+    retry: RetryModel = field(default_factory=RetryModel)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskModel:
+    """A task, or what a poll repeats. `type` is None if it was wrong."""
+
+    type: str | None
+    version: int
+    input: YamlNode | None
+    options: TaskOptions
+    output_schema: Json | None
+    place: Place  # of the task's name
+
+
+@dataclass(frozen=True, slots=True)
+class CaseModel:
+    """A case of a branch; `when` is None for `else`."""
+
+    label: str
+    when: Scalar | None
+    steps: tuple[StepModel, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class BranchModel:
+    """The cases of a branch, in order, `else` last."""
+
+    cases: tuple[CaseModel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelModel:
+    """The named branches of a parallel block."""
+
+    branches: tuple[tuple[str, tuple[StepModel, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitModel:
+    """A wait for a span."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PollModel:
+    """A bounded poll."""
+
+    task: TaskModel
+    done_when: Scalar | None
+    fail_when: Scalar | None
+    every: float | None
+    backoff: float
+    max_every: float | None
+    max_rounds: int | None
+    timeout: float | None
+    continue_on_round_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetModel:
+    """Values to compute."""
+
+    values: YamlNode | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailModel:
+    """The end of the instance as FAILED."""
+
+    code: str | None
+    message: YamlNode | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnModel:
+    """The end of the instance as SUCCEEDED."""
+
+    output: YamlNode | None
+
+
+Kind = TaskModel | BranchModel | ParallelModel | WaitModel | PollModel | SetModel | FailModel | ReturnModel
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """One step; `kind` is None where it could not be read, so that its id is still known."""
+
+    id: str
+    kind: Kind | None
+    when: Scalar | None
+    title: str | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionModel:
+    """A whole definition; None where a value is absent or was refused."""
+
+    workflow: str | None
+    version: int | None
+    title: str | None
+    input_schema: Json
+    timeout: float | None
+    on_failure: str
+    defaults: TaskOptions
+    steps: tuple[StepModel, ...]
+    output: YamlNode | None
+    place: Place

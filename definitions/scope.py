@@ -1,0 +1,142 @@
+"""What expressions may read at each place of a definition: which steps have certainly finished, and their types.
+
+The walk over the blocks (`definitions.weaver`) carries a `Scope` along: a sequence adds to it, the cases of a branch
+each get their own and leave behind what all of them have, parallel branches leave behind what any of them has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from definitions.expression import Environment, StepFacts, Type
+from definitions.expression.checker import NOTHING, Paths
+from definitions.expression.types import DYN, INT, STRING, Kind
+from definitions.model import (
+    BranchModel,
+    ParallelModel,
+    PollModel,
+    SetModel,
+    StepModel,
+    TaskModel,
+)
+
+INSTANCE = Type(
+    Kind.MAP,
+    fields={"id": STRING, "business_key": DYN, "started_at": STRING},
+    required=frozenset({"id", "business_key", "started_at"}),
+    closed=True,
+)
+_ROUND_ROOTS = {"round": INT}
+_LATER_ROOTS = {
+    "output": "in `done_when` and `fail_when` of a poll",
+    "round": "inside a poll",
+    "item": "inside `foreach`, which is not part of this version of the language",
+    "index": "inside `foreach`, which is not part of this version of the language",
+    "error": "in error handlers, which are not part of this version of the language",
+    "signal": "after a wait for a signal, which is not part of this version of the language",
+}
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is certain at one point of the flow; `reachable` is False behind a step that always ends the instance."""
+
+    available: set[str] = field(default_factory=set)  # steps that have certainly succeeded
+    known: Paths = NOTHING  # paths that conditions have proven
+    reachable: bool = True
+
+    def copy(self, known: Paths = NOTHING) -> Scope:
+        """Return the scope of a branch that begins here; `known` is what its condition proves."""
+        return Scope(set(self.available), self.known | known, self.reachable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """Where a step stands: the blocks around it with their kinds and labels, and its place in the file's order."""
+
+    step: StepModel
+    blocks: tuple[tuple[str, str, str], ...]  # (block id, "branch" | "parallel", label)
+    order: int
+
+
+class Catalogue:
+    """All steps of a definition, and the types of the outputs that the walk has met so far."""
+
+    def __init__(self, steps: tuple[StepModel, ...]) -> None:
+        self._declared: dict[str, _Declared] = {}
+        for order, (step, blocks) in enumerate(_walk(steps, ())):
+            self._declared.setdefault(step.id, _Declared(step, blocks, order))
+        self._types: dict[str, Type] = {}
+
+    def learn(self, step: str, output: Type) -> None:
+        """Keep the type of a step's output."""
+        self._types[step] = output
+
+    def environment(self, scope: Scope, *, input_type: Type, at: str | None, extra: dict[str, Type]) -> Environment:
+        """Return what an expression of step `at` (None: the definition's output) may read."""
+
+        def facts(name: str) -> StepFacts | None:
+            return self._facts(name, scope, at)
+
+        roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **extra}
+        return Environment(roots, _LATER_ROOTS, facts, self._names, scope.known)
+
+    def _names(self) -> Iterable[str]:
+        return (name for name in self._declared if name)
+
+    def _facts(self, name: str, scope: Scope, at: str | None) -> StepFacts | None:
+        declared = self._declared.get(name)
+        if declared is None or not name:
+            return None
+        kind = declared.step.kind
+        if kind is not None and not isinstance(kind, (TaskModel, PollModel, SetModel)):
+            return StepFacts(None, None)
+        output = self._types.get(name, DYN)
+        if name in scope.available or not scope.reachable:
+            return StepFacts(output, None)
+        reason, guardable = self._why_not(declared, at)
+        return StepFacts(output, reason, guardable)
+
+    def _why_not(self, declared: _Declared, at: str | None) -> tuple[str, bool]:
+        """Say why a step is not certain at the place of step `at`, and whether a guard can help."""
+        shared = 0  # how many blocks around both are the same, entered the same way
+        here = self._declared.get(at) if at is not None else None
+        if here is declared:
+            return "it is this very step", False
+        if here is not None:
+            for (block, kind, label), (other, _, own) in zip(declared.blocks, here.blocks, strict=False):
+                if block != other:
+                    break
+                if label != own:
+                    if kind == "parallel":
+                        return f"it runs beside this one, in another branch of `{block}`", False
+                    return f"it is in another case of `{block}`", False
+                shared += 1
+            if declared.order > here.order:
+                return "it comes later", False
+        if declared.step.when is not None:
+            return "it has a `when` and is skipped if that does not hold", True
+        for block, kind, _ in declared.blocks[shared:]:
+            if kind == "branch":
+                return f"it runs in one case of `{block}` only", True
+        return "a block around it has a `when`", True
+
+
+def _walk(
+    steps: tuple[StepModel, ...], blocks: tuple[tuple[str, str, str], ...]
+) -> Iterator[tuple[StepModel, tuple[tuple[str, str, str], ...]]]:
+    for step in steps:
+        yield step, blocks
+        match step.kind:
+            case BranchModel(cases=cases):
+                for case in cases:
+                    yield from _walk(case.steps, (*blocks, (step.id, "branch", case.label)))
+            case ParallelModel(branches=branches):
+                for name, inner in branches:
+                    yield from _walk(inner, (*blocks, (step.id, "parallel", name)))
+
+
+def round_roots(output: Type | None = None) -> dict[str, Type]:
+    """Return the further roots inside a poll: its input knows the round, its conditions the answer too."""
+    return dict(_ROUND_ROOTS) if output is None else {**_ROUND_ROOTS, "output": output}

@@ -1,0 +1,278 @@
+"""Reads lists of steps from the YAML tree: which kind each is, and the values of that kind.
+
+A step with a mistake stays in the model, so that references to it are judged as if it were right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from definitions import limits, names
+from definitions.codes import Code
+from definitions.expression.parser import KEYWORDS
+from definitions.fields import Fields, Keys, kind_of
+from definitions.findings import Findings
+from definitions.hints import nearest
+from definitions.model import (
+    BranchModel,
+    CaseModel,
+    FailModel,
+    Kind,
+    ParallelModel,
+    PollModel,
+    ReturnModel,
+    SetModel,
+    StepModel,
+    WaitModel,
+)
+from definitions.task_fields import OPTION_KEYS, TASK_KEYS, read_task
+from definitions.yaml_tree import Broken, Mapping, Sequence, YamlNode
+
+KINDS = ("task", "branch", "parallel", "wait", "poll", "set", "fail", "return")
+_LATER_KINDS = {"foreach": "a loop over items", "workflow": "a child workflow"}
+_COMMON = frozenset({"id", "title", "when"})
+_LATER_KEYS = {
+    "on_error": "an error handler",
+    "compensate": "a task that undoes the step",
+    "needs": "a dependency of steps in a parallel block",
+    "concurrency_keys": "limits shared by key",
+    "redact": "values masked in reads and logs",
+    "pause_at": "a pause before the step",
+    **_LATER_KINDS,
+}
+_STEP_KEYS = {
+    kind: Keys(f"a {kind} step", _COMMON | {kind} | (TASK_KEYS if kind == "task" else frozenset()), _LATER_KEYS)
+    for kind in KINDS
+}
+_ANY_STEP = Keys("a step", _COMMON | TASK_KEYS | frozenset(KINDS), _LATER_KEYS)
+
+_CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
+_PARALLEL = Keys("`parallel`", frozenset({"join", "branches"}), {"steps": "steps with `needs`"})
+_LATER_JOINS = {"any": "the first branch wins", "settled": "all have ended, however", "at_least": "n of the branches"}
+_WAIT = Keys(
+    "`wait`",
+    frozenset({"for"}),
+    {
+        "until": "a wait for an instant",
+        "signal": "a wait for a signal",
+        "timeout": "the bound of such a wait",
+        "on_timeout": "what follows such a bound",
+    },
+)
+_POLL = Keys(
+    "`poll`",
+    OPTION_KEYS
+    | {"task", "input", "output", "done_when", "fail_when", "every", "backoff", "max_every", "max_rounds"}
+    | {"on_round_error"},
+    {"concurrency_keys": "limits shared by key"},
+)
+_FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
+
+
+@dataclass(slots=True)
+class StepReader:
+    """Reads steps and keeps their ids apart over the whole definition."""
+
+    findings: Findings
+    _ids: dict[str, tuple[str, int]] = field(default_factory=dict)  # folded id → id and line
+    count: int = 0
+
+    def read_list(self, node: YamlNode | None, what: str, *, may_be_empty: bool = False) -> tuple[StepModel, ...]:
+        """Read a list of steps; `what` names it in messages."""
+        if node is None or isinstance(node, Broken):
+            return ()
+        if not isinstance(node, Sequence):
+            message = f"{what} must be a list of steps, not {kind_of(node)}"
+            self.findings.at(Code.WRONG_TYPE, node.place, message, "begin each step with `- id: `")
+            return ()
+        if not node.items and not may_be_empty:
+            self.findings.at(Code.EMPTY_STEPS, node.place, f"{what} must have a step at least")
+        steps = [self._step(item) for item in node.items if not isinstance(item, Broken)]
+        return tuple(step for step in steps if step is not None)
+
+    def _step(self, node: YamlNode) -> StepModel | None:
+        if not isinstance(node, Mapping):
+            message = f"a step must be an object with `id` and a kind, not {kind_of(node)}"
+            self.findings.at(Code.WRONG_TYPE, node.place, message)
+            return None
+        self.count += 1
+        if self.count == limits.STEPS_MAX + 1:
+            message = f"a definition may have {limits.STEPS_MAX} steps"
+            self.findings.at(Code.OUT_OF_RANGE, node.place, message)
+        kind = self._kind_of(node)
+        keys = _STEP_KEYS[kind] if kind else _ANY_STEP
+        fields = Fields(node, keys, self.findings)
+        identifier = self._identifier(fields)
+        return StepModel(
+            id=identifier or "",
+            kind=self._read_kind(kind, fields) if kind else None,
+            when=fields.scalar_of("when"),
+            title=fields.text("title", characters_max=limits.TITLE_CHARACTERS_MAX),
+            place=node.place,
+        )
+
+    def _kind_of(self, node: Mapping) -> str | None:
+        found = [name for name in node.entries if name in KINDS]
+        if len(found) > 1:
+            place = node.entries[found[1]][0].place
+            message = f"a step has one kind, this one has {' and '.join(f'`{name}`' for name in found)}"
+            self.findings.at(Code.STEP_KIND_AMBIGUOUS, place, message, "make two steps of it")
+            return None
+        if found:
+            return found[0]
+        excused = any(name in _LATER_KINDS or nearest(name, KINDS) for name in node.entries if name not in _COMMON)
+        if not excused:
+            message = f"a step needs a kind: {', '.join(KINDS)}"
+            self.findings.at(Code.STEP_KIND_MISSING, node.place, message)
+        return None
+
+    def _read_kind(self, kind: str, fields: Fields) -> Kind | None:
+        match kind:
+            case "task":
+                return read_task(fields)
+            case "branch":
+                return self._branch(fields)
+            case "parallel":
+                return self._parallel(fields)
+            case "wait":
+                return self._wait(fields)
+            case "poll":
+                return self._poll(fields)
+            case "set":
+                return SetModel(fields.mapping_of("set"))
+            case "fail":
+                return self._fail(fields)
+            case _:
+                return ReturnModel(fields.node("return"))
+
+    def _identifier(self, fields: Fields) -> str | None:
+        identifier = fields.text(
+            "id", required=True, pattern=names.IDENTIFIER, form=names.IDENTIFIER_FORM, code=Code.BAD_NAME
+        )
+        if identifier is None:
+            return None
+        place = fields.mapping.entries["id"][1].place
+        if identifier in KEYWORDS:
+            message = f"`{identifier}` is a word of the expression language and can't be an id"
+            self.findings.at(Code.BAD_NAME, place, message)
+            return None
+        earlier = self._ids.get(identifier.lower())
+        if earlier is not None:
+            same = "" if earlier[0] == identifier else f" (as `{earlier[0]}`; capitals make no difference)"
+            message = f"the id `{identifier}` stands twice; the first is in line {earlier[1]}{same}"
+            self.findings.at(Code.DUPLICATE_ID, place, message)
+            return None
+        self._ids[identifier.lower()] = (identifier, place[0])
+        return identifier
+
+    def _branch(self, fields: Fields) -> Kind | None:
+        node = fields.sequence_of("branch")
+        if node is None:
+            return None
+        if len(node.items) > limits.CASES_MAX:
+            message = f"a branch may have {limits.CASES_MAX} cases, not {len(node.items)}"
+            self.findings.at(Code.OUT_OF_RANGE, node.place, message)
+        cases = [self._case(item, index) for index, item in enumerate(node.items)]
+        read = tuple(case for case in cases if case is not None)
+        others = [case for case in read[:-1] if case.label == "else"]
+        for case in others:
+            message = "`else` must be the last case: what follows it would never be looked at"
+            self.findings.at(Code.ELSE_NOT_LAST, case.place, message)
+        if not others and None not in cases and (not read or read[-1].label != "else"):
+            place = fields.key_place("branch")
+            message = "a branch needs `else`: what happens when no case holds"
+            self.findings.at(Code.MISSING_ELSE, place, message, "add `- else: []` to go on without a step")
+        return BranchModel(read)
+
+    def _case(self, node: YamlNode, index: int) -> CaseModel | None:
+        if isinstance(node, Broken):
+            return None
+        if not isinstance(node, Mapping):
+            message = f"a case must be an object with `when` and `steps`, or with `else`, not {kind_of(node)}"
+            self.findings.at(Code.WRONG_TYPE, node.place, message)
+            return None
+        fields = Fields(node, _CASE, self.findings)
+        if fields.has("else"):
+            for other in ("when", "steps"):
+                if fields.has(other):
+                    message = f"a case has `when` and `steps`, or `else` alone, not `else` and `{other}`"
+                    self.findings.at(Code.STEP_KIND_AMBIGUOUS, fields.key_place(other), message)
+            steps = self.read_list(fields.node("else"), "`else`", may_be_empty=True)
+            return CaseModel("else", None, steps, fields.key_place("else"))
+        when = fields.scalar_of("when", required=True)
+        steps = self.read_list(fields.node("steps", required=True), "`steps`", may_be_empty=True)
+        return CaseModel(str(index + 1), when, steps, node.place)
+
+    def _parallel(self, fields: Fields) -> Kind | None:
+        mapping = fields.mapping_of("parallel")
+        if mapping is None:
+            return None
+        inner = Fields(mapping, _PARALLEL, self.findings)
+        self._join(inner)
+        branches = inner.mapping_of("branches", required=not inner.has("steps"))
+        if branches is None:
+            return None
+        if not branches.entries:
+            self.findings.at(Code.EMPTY_STEPS, branches.place, "`parallel` must have a branch at least")
+        if len(branches.entries) > limits.BRANCHES_MAX:
+            message = f"`parallel` may have {limits.BRANCHES_MAX} branches, not {len(branches.entries)}"
+            self.findings.at(Code.OUT_OF_RANGE, branches.place, message)
+        read = []
+        for name, (key, steps) in branches.entries.items():
+            if not names.IDENTIFIER.fullmatch(name):
+                message = f"a branch's name must be {names.IDENTIFIER_FORM}, not {name[:80]!r}"
+                self.findings.at(Code.BAD_NAME, key.place, message)
+            read.append((name, self.read_list(steps, f"the branch `{name}`")))
+        return ParallelModel(tuple(read))
+
+    def _join(self, fields: Fields) -> None:
+        node = fields.node("join")
+        if isinstance(node, Mapping) and set(node.entries) == {"at_least"}:
+            message = "`join: {at_least: n}` is not part of this version of the language"
+            self.findings.at(Code.NOT_YET_SUPPORTED, node.place, message)
+        else:
+            fields.choice("join", ("all",), _LATER_JOINS)
+
+    def _wait(self, fields: Fields) -> Kind | None:
+        mapping = fields.mapping_of("wait")
+        if mapping is None:
+            return None
+        inner = Fields(mapping, _WAIT, self.findings)
+        is_later = inner.has("until") or inner.has("signal")
+        seconds = inner.duration("for", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=not is_later)
+        return WaitModel(seconds)
+
+    def _poll(self, fields: Fields) -> Kind | None:
+        mapping = fields.mapping_of("poll")
+        if mapping is None:
+            return None
+        inner = Fields(mapping, _POLL, self.findings)
+        every = inner.duration("every", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=True)
+        max_every = inner.duration("max_every", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX)
+        if every and max_every and every > max_every:
+            message = "`every` is longer than `max_every`"
+            self.findings.at(Code.CONTRADICTION, inner.key_place("every"), message)
+        timeout = inner.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=True)
+        rounds = inner.integer("max_rounds", limits.POLL_ROUNDS_MIN, limits.POLL_ROUNDS_MAX, required=True)
+        on_error = inner.choice("on_round_error", ("fail", "continue"))
+        return PollModel(
+            task=read_task(inner),
+            done_when=inner.scalar_of("done_when", required=True),
+            fail_when=inner.scalar_of("fail_when"),
+            every=every,
+            backoff=inner.number("backoff", limits.POLL_BACKOFF_MIN, limits.POLL_BACKOFF_MAX) or 1.0,
+            max_every=max_every,
+            max_rounds=rounds,
+            timeout=timeout,
+            continue_on_round_error=on_error == "continue",
+        )
+
+    def _fail(self, fields: Fields) -> Kind | None:
+        mapping = fields.mapping_of("fail")
+        if mapping is None:
+            return None
+        inner = Fields(mapping, _FAIL, self.findings)
+        code = inner.text(
+            "code", required=True, pattern=names.ERROR_CODE, form=names.ERROR_CODE_FORM, code=Code.BAD_NAME
+        )
+        return FailModel(code, inner.scalar_of("message", required=True))

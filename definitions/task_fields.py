@@ -1,0 +1,112 @@
+"""Reads what steps and `defaults` say about their tasks, and the JSON Schemas beside them."""
+
+from __future__ import annotations
+
+from definitions import limits, names
+from definitions.codes import Code
+from definitions.fields import Fields, Keys
+from definitions.findings import Findings
+from definitions.model import RetryModel, TaskModel, TaskOptions
+from definitions.schema import Location, bad_defaults, foreign_references, violations
+from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, has_broken, to_json
+from orbit.jsontext import Json
+
+OPTION_KEYS = frozenset({"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry"})
+TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
+
+_RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
+
+
+def read_options(fields: Fields) -> TaskOptions:
+    """Read the options of a task from the mapping that holds them."""
+    start_within = fields.duration("start_within", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX)
+    attempt_timeout = fields.duration(
+        "attempt_timeout", limits.ATTEMPT_TIMEOUT_SECONDS_MIN, limits.ATTEMPT_TIMEOUT_SECONDS_MAX
+    )
+    timeout = fields.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX)
+    if attempt_timeout and timeout and attempt_timeout > timeout:
+        message = "`attempt_timeout` is longer than `timeout`, so no attempt could ever use it"
+        fields.findings.at(Code.CONTRADICTION, fields.key_place("attempt_timeout"), message)
+    return TaskOptions(
+        queue=fields.text("queue", pattern=names.QUEUE, form=names.QUEUE_FORM, code=Code.BAD_NAME),
+        start_within=start_within,
+        attempt_timeout=attempt_timeout,
+        timeout=timeout,
+        priority=fields.integer("priority", limits.PRIORITY_MIN, limits.PRIORITY_MAX),
+        retry=_read_retry(fields),
+    )
+
+
+def _read_retry(fields: Fields) -> RetryModel:
+    mapping = fields.mapping_of("retry")
+    if mapping is None:
+        return RetryModel()
+    retry = Fields(mapping, _RETRY, fields.findings)
+    backoff = retry.duration("backoff", limits.BACKOFF_SECONDS_MIN, limits.BACKOFF_SECONDS_MAX)
+    max_backoff = retry.duration("max_backoff", limits.BACKOFF_SECONDS_MIN, limits.BACKOFF_SECONDS_MAX)
+    if backoff and max_backoff and backoff > max_backoff:
+        message = "`backoff` is longer than `max_backoff`"
+        fields.findings.at(Code.CONTRADICTION, retry.key_place("backoff"), message)
+    attempts = retry.integer("max_attempts", limits.ATTEMPTS_MIN, limits.ATTEMPTS_MAX)
+    return RetryModel(attempts, backoff, max_backoff, mapping.place)
+
+
+def read_task(fields: Fields) -> TaskModel:
+    """Read a task from the mapping that holds `task`, `input`, `output` and the options."""
+    options = read_options(fields)
+    schema = read_schema(fields, "output")
+    written = fields.text(
+        "task", required=True, pattern=names.TASK_TYPE, form=names.TASK_TYPE_FORM, code=Code.BAD_TASK_TYPE
+    )
+    match = names.TASK_TYPE.fullmatch(written) if written else None
+    place = fields.mapping.entries["task"][1].place if fields.has("task") else fields.mapping.place
+    return TaskModel(
+        type=match.group(1) if match else None,
+        version=int(match.group(2)) if match else 1,
+        input=fields.node("input"),
+        options=options,
+        output_schema=schema,
+        place=place,
+    )
+
+
+def read_schema(fields: Fields, name: str) -> Json | None:
+    """Read a JSON Schema and find what is wrong with it, each at its place; None if absent or wrong."""
+    node = fields.node(name)
+    if node is None:
+        return None
+    if not isinstance(node, Mapping) and not (isinstance(node, Scalar) and isinstance(node.value, bool)):
+        message = f"`{name}` must be a JSON Schema (an object)"
+        fields.findings.at(Code.WRONG_TYPE, node.place, message)
+        return None
+    if has_broken(node):
+        return None
+    schema = to_json(node)
+    return schema if _is_sound(schema, node, fields.findings) else None
+
+
+def _is_sound(schema: Json, node: YamlNode, findings: Findings) -> bool:
+    wrong = violations(schema)
+    for location, message in wrong:
+        findings.at(Code.SCHEMA_INVALID, _place_of(node, location), message)
+    if wrong:
+        return False
+    references = list(foreign_references(schema))
+    for location, message in references:
+        findings.at(Code.SCHEMA_REFERENCE, _place_of(node, location), message)
+    defaults = list(bad_defaults(schema))
+    for location, message in defaults:
+        findings.at(Code.SCHEMA_DEFAULT, _place_of(node, location), f"the default does not fit its schema: {message}")
+    return not references and not defaults
+
+
+def _place_of(node: YamlNode, location: Location) -> tuple[int, int]:
+    """Return where the part of `node` at `location` stands, or the nearest part around it."""
+    for part in location:
+        if isinstance(node, Mapping) and part in node.entries:
+            node = node.entries[str(part)][1]
+        elif isinstance(node, Sequence) and isinstance(part, int) and part < len(node.items):
+            node = node.items[part]
+        else:
+            break
+    return node.place

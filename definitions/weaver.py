@@ -1,0 +1,299 @@
+"""A checked model to a step graph: one walk over the blocks that compiles expressions, proves references and bounds.
+
+The walk goes on after mistakes, so that all are found; the graph is only used if there are none. A step that is wrong
+in itself counts as finished and of unknown type, so that one mistake is one finding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from definitions import bounds, limits
+from definitions.bounds import Bounds
+from definitions.codes import Code
+from definitions.expression import Environment, Expression, Type
+from definitions.expression.checker import NOTHING, Paths
+from definitions.expression.types import DYN
+from definitions.expressions import ExpressionCompiler
+from definitions.findings import Findings
+from definitions.graph import (
+    BranchSpec,
+    Case,
+    Edge,
+    FailSpec,
+    JoinSpec,
+    Node,
+    NodeKind,
+    PollSpec,
+    ReturnSpec,
+    SetSpec,
+    Spec,
+    WaitSpec,
+)
+from definitions.model import (
+    BranchModel,
+    DefinitionModel,
+    FailModel,
+    ParallelModel,
+    PollModel,
+    ReturnModel,
+    SetModel,
+    StepModel,
+    TaskModel,
+    WaitModel,
+)
+from definitions.schema import type_of_schema
+from definitions.scope import Catalogue, Scope, round_roots
+from definitions.source import Source
+from definitions.tasks import Policy, policy_of, spec_of
+from definitions.template import Template
+
+Frontier = list[tuple[int, str | None]]  # sources of the edges into whatever comes next, with their case
+
+_SKIPPED = "skipped"  # the case of an edge that is never chosen: it only keeps a join behind its block
+
+
+@dataclass(frozen=True, slots=True)
+class Woven:
+    """The outcome of the walk. `output` is None where the definition has none."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    output: Template | None
+    bounds: Bounds
+
+
+class Weaver:
+    """Walks one definition; used once."""
+
+    def __init__(self, model: DefinitionModel, source: Source, findings: Findings) -> None:
+        self._model = model
+        self._findings = findings
+        self._expressions = ExpressionCompiler(source, findings)
+        self._catalogue = Catalogue(model.steps)
+        self._input_type = type_of_schema(model.input_schema)
+        self._nodes: list[Node] = []
+        self._edges: list[Edge] = []
+
+    def weave(self) -> Woven:
+        """Walk everything and return the graph's parts; they are complete only if no finding was added."""
+        scope = Scope()
+        _, total = self._block(self._model.steps, [], scope)
+        output = None
+        if self._model.output is not None:
+            environment = self._environment(scope, None)
+            output = self._expressions.template(self._model.output, environment).template
+        ends = bounds.sequence([total, bounds.value(), bounds.value()])  # the instance's own input and output
+        return Woven(tuple(self._nodes), tuple(self._edges), output, ends)
+
+    def _environment(self, scope: Scope, at: str | None, extra: dict[str, Type] | None = None) -> Environment:
+        return self._catalogue.environment(scope, input_type=self._input_type, at=at, extra=extra or {})
+
+    def _block(self, steps: tuple[StepModel, ...], frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds]:
+        """Walk a list of steps; return its open ends and its bounds, and leave what it makes certain in `scope`."""
+        parts = []
+        for step in steps:
+            if not scope.reachable:
+                message = f"the step `{step.id}` is never reached: every way to it has ended the instance"
+                self._findings.at(Code.UNREACHABLE_STEP, step.place, message)
+                # What follows is walked once more as if it were reachable, for the mistakes in it.
+                scope.reachable = True
+            frontier, part = self._step(step, frontier, scope)
+            parts.append(part)
+        return frontier, bounds.sequence(parts)
+
+    def _step(self, step: StepModel, frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds]:
+        if step.when is None:
+            return self._kind(step, None, frontier, scope)
+        checked = self._expressions.condition(step.when, self._environment(scope, step.id))
+        inner = scope.copy(checked.proves)
+        frontier, part = self._kind(step, checked.expression, frontier, inner)
+        # Skipped or not, the flow goes on and nothing that happened inside is certain; but behind a step that ends the
+        # instance its `when` did not hold.
+        if not inner.reachable:
+            scope.known |= checked.refutes
+        return frontier, part
+
+    def _kind(
+        self, step: StepModel, when: Expression | None, frontier: Frontier, scope: Scope
+    ) -> tuple[Frontier, Bounds]:
+        match step.kind:
+            case TaskModel() as task:
+                return self._task(step, task, when, frontier, scope)
+            case PollModel() as poll:
+                return self._poll(step, poll, when, frontier, scope)
+            case BranchModel() as branch:
+                return self._branch(step, branch, when, frontier, scope)
+            case ParallelModel() as parallel:
+                return self._parallel(step, parallel, when, frontier, scope)
+            case WaitModel(seconds=seconds):
+                index = self._add(step, NodeKind.WAIT, WaitSpec(seconds or 0.0), when, frontier)
+                return [(index, None)], bounds.wait(seconds or 0.0)
+            case SetModel(values=values):
+                checked = self._expressions.template(values, self._environment(scope, step.id))
+                spec = SetSpec(checked.template) if checked.template else None
+                self._succeed(step, checked.type, scope)
+                return [(self._add(step, NodeKind.SET, spec, when, frontier), None)], bounds.value()
+            case FailModel() as fail:
+                checked = self._expressions.template(fail.message, self._environment(scope, step.id))
+                spec_ = FailSpec(fail.code, checked.template) if fail.code and checked.template else None
+                return self._end(step, NodeKind.FAIL, spec_, when, frontier, scope)
+            case ReturnModel(output=output):
+                checked = self._expressions.template(output, self._environment(scope, step.id))
+                spec__ = ReturnSpec(checked.template) if checked.template else None
+                return self._end(step, NodeKind.RETURN, spec__, when, frontier, scope)
+            case None:
+                self._succeed(step, DYN, scope)
+                return frontier, bounds.NOTHING
+
+    def _add(
+        self, step: StepModel, kind: NodeKind, spec: Spec, when: Expression | None, frontier: Frontier
+    ) -> int:
+        line, column = step.place
+        return self._append(Node(step.id, kind, spec, when, step.title, line, column), frontier)
+
+    def _append(self, node: Node, frontier: Frontier) -> int:
+        index = len(self._nodes)
+        self._nodes.append(node)
+        self._edges.extend(Edge(source, index, case) for source, case in frontier)
+        return index
+
+    def _succeed(self, step: StepModel, output: Type, scope: Scope) -> None:
+        self._catalogue.learn(step.id, output)
+        scope.available.add(step.id)
+
+    def _end(
+        self, step: StepModel, kind: NodeKind, spec: Spec, when: Expression | None, frontier: Frontier, scope: Scope
+    ) -> tuple[Frontier, Bounds]:
+        index = self._add(step, kind, spec, when, frontier)
+        scope.reachable = False
+        return ([(index, None)] if step.when is not None else []), bounds.value()
+
+    # Tasks
+
+    def _policy(self, task: TaskModel, timeout_max: float | None = None) -> Policy | None:
+        policy = policy_of(task.options, self._model.defaults, timeout_max=timeout_max)
+        if policy is None:
+            message = "no queue is named for this task"
+            hint = "write `queue: NAME` here or in `defaults`"
+            self._findings.at(Code.QUEUE_MISSING, task.place, message, hint)
+        return policy
+
+    def _task(
+        self, step: StepModel, task: TaskModel, when: Expression | None, frontier: Frontier, scope: Scope
+    ) -> tuple[Frontier, Bounds]:
+        policy = self._policy(task)
+        template = self._expressions.template(task.input, self._environment(scope, step.id)).template
+        spec = spec_of(task, policy, template) if policy and template and task.type else None
+        index = self._add(step, NodeKind.TASK, spec, when, frontier)
+        self._succeed(step, type_of_schema(task.output_schema), scope)
+        return [(index, None)], policy.bounds() if policy else bounds.NOTHING
+
+    def _poll(
+        self, step: StepModel, poll: PollModel, when: Expression | None, frontier: Frontier, scope: Scope
+    ) -> tuple[Frontier, Bounds]:
+        policy = self._policy(poll.task, poll.timeout)
+        output = type_of_schema(poll.task.output_schema)
+        inside = self._environment(scope, step.id, round_roots())
+        template = self._expressions.template(poll.task.input, inside).template
+        judging = self._environment(scope, step.id, round_roots(output))
+        fails = self._expressions.condition(poll.fail_when, judging).expression if poll.fail_when else None
+        done = self._expressions.condition(poll.done_when, judging).expression if poll.done_when else None
+        spec = None
+        part = bounds.NOTHING
+        if policy and poll.every and poll.max_rounds and poll.timeout:
+            widest = poll.every if poll.backoff == 1.0 else max(limits.POLL_EVERY_SECONDS_MAX_DEFAULT, poll.every)
+            every_max = poll.max_every or widest
+            part = bounds.poll(
+                policy.bounds(),
+                rounds_max=poll.max_rounds,
+                every_seconds=poll.every,
+                backoff=poll.backoff,
+                every_seconds_max=every_max,
+                timeout_seconds=poll.timeout,
+            )
+            if template and done and poll.task.type:
+                spec = PollSpec(
+                    task=spec_of(poll.task, policy, template),
+                    done_when=done,
+                    fail_when=fails,
+                    every_seconds=poll.every,
+                    backoff=poll.backoff,
+                    every_seconds_max=every_max,
+                    rounds_max=poll.max_rounds,
+                    timeout_seconds=poll.timeout,
+                    continue_on_round_error=poll.continue_on_round_error,
+                )
+        index = self._add(step, NodeKind.POLL, spec, when, frontier)
+        self._succeed(step, output, scope)
+        return [(index, None)], part
+
+    # Blocks
+
+    def _branch(
+        self, step: StepModel, branch: BranchModel, when: Expression | None, frontier: Frontier, scope: Scope
+    ) -> tuple[Frontier, Bounds]:
+        # The node comes first to keep the order, its cases are known only after their conditions are compiled.
+        opener = self._add(step, NodeKind.BRANCH, None, when, frontier)
+        cases: list[Case] = []
+        ends: Frontier = []
+        left: list[Scope] = []
+        parts: list[Bounds] = []
+        refuted: Paths = NOTHING  # what is known because no earlier case held
+        for case in branch.cases:
+            here = scope.copy(refuted)
+            condition = None
+            if case.when is not None:
+                checked = self._expressions.condition(case.when, self._environment(here, step.id))
+                condition = checked.expression
+                here.known |= checked.proves
+                refuted |= checked.refutes
+            cases.append(Case(case.label, condition))
+            open_ends, part = self._block(case.steps, [(opener, case.label)], here)
+            ends += open_ends
+            parts.append(part)
+            if here.reachable:
+                left.append(here)
+        line, column = step.place
+        spec = BranchSpec(tuple(cases))
+        self._nodes[opener] = Node(step.id, NodeKind.BRANCH, spec, when, step.title, line, column)
+        if left:
+            scope.available |= set.intersection(*(end.available for end in left))
+            scope.known |= frozenset.intersection(*(end.known for end in left))
+        elif branch.cases:
+            scope.reachable = False
+        if not ends and when is not None:
+            ends = [(opener, _SKIPPED)]
+        total = bounds.sequence([bounds.choice(parts), bounds.record(), bounds.record()])
+        return self._join(step, ends), total
+
+    def _parallel(
+        self, step: StepModel, parallel: ParallelModel, when: Expression | None, frontier: Frontier, scope: Scope
+    ) -> tuple[Frontier, Bounds]:
+        opener = self._add(step, NodeKind.FORK, None, when, frontier)
+        ends: Frontier = []
+        gained: set[str] = set()
+        known: Paths = NOTHING
+        parts: list[Bounds] = []
+        for name, steps in parallel.branches:
+            here = scope.copy()
+            open_ends, part = self._block(steps, [(opener, name)], here)
+            ends += open_ends
+            parts.append(part)
+            if not here.reachable:
+                message = f"the branch `{name}` always ends the instance, so the join can never be reached"
+                self._findings.at(Code.UNREACHABLE_JOIN, step.place, message, "end the instance after the block")
+            gained |= here.available
+            known |= here.known
+        # `join: all` lets the flow go on only when every branch has succeeded, so what any of them did is certain.
+        scope.available |= gained
+        scope.known |= known
+        total = bounds.sequence([bounds.parallel(parts), bounds.record(), bounds.record()])
+        return self._join(step, ends), total
+
+    def _join(self, step: StepModel, ends: Frontier) -> Frontier:
+        if not ends:
+            return []
+        line, column = step.place
+        node = Node(f"{step.id}.end", NodeKind.JOIN, JoinSpec("all", step.id), None, None, line, column)
+        return [(self._append(node, ends), None)]
