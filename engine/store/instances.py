@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, bindparam, func, or_, select
 
-from engine.instance import Failure, Instance
+from engine.instance import Failure, Instance, Step
 from engine.states import Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
@@ -46,6 +46,10 @@ class Stored:
     origin: Origin
     instance: Instance
 
+    def with_steps(self, steps: Mapping[str, Step]) -> Stored:
+        """Add the steps, which are read by a statement of their own."""
+        return Stored(self.origin, replace(self.instance, steps=steps))
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:
@@ -71,7 +75,7 @@ _LOCK = (select(table).where(table.c.id.in_(bindparam("ids", expanding=True))).o
     skip_locked=True
 )
 _DUE = select(table.c.id).where(table.c.due_at <= bindparam("now")).order_by(table.c.due_at, table.c.id)
-_NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at.is_not(None))
+_NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
 _FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
 _REVISIONS = select(table.c.id, table.c.revision).where(table.c.id.in_(bindparam("ids", expanding=True)))
 
@@ -86,9 +90,9 @@ def instances_due(tx: Transaction, now: Micros, *, limit: int) -> list[bytes]:
     return [row.id for row in tx.rows(_DUE.limit(limit), {"now": now})]
 
 
-def instance_due_next(tx: Transaction) -> Micros | None:
-    """Give the earliest instant at which an instance is due."""
-    row = tx.row(_NEXT_DUE)
+def instance_due_next(tx: Transaction, *, after: Micros) -> Micros | None:
+    """Give the earliest instant after another one at which an instance is due."""
+    row = tx.row(_NEXT_DUE, {"after": after})
     return None if row is None else row[0]
 
 

@@ -72,6 +72,8 @@ def stimuli_delete(tx: Transaction, ids: Sequence[bytes]) -> None:
 
 def stimuli_hold(tx: Transaction, pending: Sequence[Pending]) -> None:
     """Set stimuli aside with their instance, out of the probe's way, until a person has looked at it."""
+    if not pending:
+        return
     stimuli_delete(tx, [entry.id for entry in pending])
     tx.insert(table, [{**_columns(entry.instance_id, entry.stimulus), "held": True} for entry in pending])
 

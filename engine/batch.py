@@ -1,0 +1,275 @@
+"""Advance a batch of instances inside one transaction and write all that follows from it, each kind in one statement.
+
+The runner and the start of instances share this. The caller holds the locks of the instances (or is inserting them).
+Order inside the transaction: values are read, tasks are submitted and cancelled (Pulse's locks come after instances),
+then the engine's own rows are written. An instance whose advance raises is set aside and the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from definitions.graph import NodeKind
+from engine.advance import advance
+from engine.command import CancelTask, Commands, Entry, SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure, Instance, Step
+from engine.ports import Flows, TaskLayer
+from engine.scope import ValuesNeeded
+from engine.states import INSTANCE_TERMINAL, InstanceState
+from engine.stimulus import Stimulus, SubmissionRefused
+from engine.store.instances import Stored, instances_insert, instances_update
+from engine.store.records import Recorded, history_insert, values_insert, values_load
+from engine.store.steps import steps_insert, steps_update
+from engine.store.stimuli import Pending, stimuli_delete, stimuli_hold
+from orbit.access import queue_not_found
+from orbit.clock import Micros, seconds
+from orbit.errors import OrbitError
+from orbit.ids import new_id
+from orbit.jsontext import Json, dumps
+from orbit.logs import get_logger
+from pulse.cancellation import Cancel
+from pulse.listener import TaskOwner
+from pulse.requests import RetryPolicy, TaskRequest
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+ENGINE_ERROR = "ENGINE_ERROR"
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Work:
+    """One instance on its way through the transaction: what it was, what is applied, what it has become."""
+
+    stored: Stored
+    flow: Flow
+    stimuli: list[Stimulus]
+    pending: Sequence[Pending] = ()
+    is_new: bool = False
+    instance: Instance = field(init=False)
+    known_steps: frozenset[str] = field(init=False)
+    changed_steps: set[str] = field(default_factory=set)
+    values: dict[str, Json] = field(default_factory=dict)
+    kept: dict[str, Json] = field(default_factory=dict)
+    recorded: list[Recorded] = field(default_factory=list)
+    cancels: list[CancelTask] = field(default_factory=list)
+    broken: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.instance = self.stored.instance
+        self.known_steps = frozenset(self.stored.instance.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A locked instance to be set aside with the stimuli that came for it; `error` is None if it already is."""
+
+    stored: Stored
+    pending: Sequence[Pending]
+    error: Exception | None
+
+
+class Advancer:
+    """Advances batches. It keeps no state but the cache of graphs."""
+
+    def __init__(self, flows: Flows, tasks: TaskLayer) -> None:
+        self.flows = flows
+        self._tasks = tasks
+
+    def run(self, tx: Transaction, works: Sequence[Work], now: Micros) -> None:
+        """Advance every work until nothing more follows at `now`, then write what changed.
+
+        A new instance whose advance raises is not stored: the caller finds the error in its `broken`.
+        """
+        submits = self._advance(tx, works, now, may_set_aside=True)
+        while submits:
+            # Once tasks are submitted an instance can't be set aside alone any more: an error ends the transaction.
+            submits = self._advance(tx, self._submit(tx, submits), now, may_set_aside=False)
+        self._cancel(tx, works)
+        self._write(tx, works, now)
+
+    def _advance(
+        self, tx: Transaction, works: Sequence[Work], now: Micros, *, may_set_aside: bool
+    ) -> list[tuple[Work, SubmitTask]]:
+        submits: list[tuple[Work, SubmitTask]] = []
+        todo = list(works)
+        while todo:
+            needed: list[tuple[Work, frozenset[str]]] = []
+            for work in todo:
+                try:
+                    after, commands = advance(work.flow, replace(work.instance, values=work.values), work.stimuli, now)
+                except ValuesNeeded as wanted:
+                    needed.append((work, wanted.slots))
+                except Exception as error:
+                    if not may_set_aside:
+                        raise
+                    _log.exception("instance.engine_error", extra={"instance_id": work.instance.id.hex()})
+                    work.broken = error
+                else:
+                    submits.extend((work, command) for command in commands.submits)
+                    _take(work, after, commands, now)
+            self._load_values(tx, needed)
+            todo = [work for work, _ in needed]
+        return submits
+
+    def _load_values(self, tx: Transaction, needed: Sequence[tuple[Work, frozenset[str]]]) -> None:
+        stored: list[tuple[Work, str]] = []
+        of_tasks: list[tuple[Work, str, bytes | None]] = []
+        for work, slots in needed:
+            for slot in slots:
+                node = work.flow.nodes.get(slot)
+                if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL}:
+                    of_tasks.append((work, slot, work.instance.steps[slot].task_id))
+                else:
+                    stored.append((work, slot))
+        texts = values_load(tx, [(work.instance.id, slot) for work, slot in stored])
+        for work, slot in stored:
+            work.values[slot] = json.loads(texts[work.instance.id, slot])
+        ids = [task_id for _, _, task_id in of_tasks if task_id is not None]
+        outputs = self._tasks.outputs(tx, ids) if ids else {}
+        for work, slot, task_id in of_tasks:
+            text = outputs.get(task_id) if task_id is not None else None
+            work.values[slot] = None if text is None else json.loads(text)
+
+    def _submit(self, tx: Transaction, submits: Sequence[tuple[Work, SubmitTask]]) -> list[Work]:
+        """Submit tasks and return the works that have to take a refusal."""
+        refused: dict[int, Work] = {}
+        allowed: list[tuple[Work, SubmitTask, TaskRequest]] = []
+        for work, command in submits:
+            queues = work.stored.origin.queues
+            if queues is not None and command.spec.queue not in queues:
+                _refuse(work, command, queue_not_found(), refused)
+            else:
+                allowed.append((work, command, _request(work, command)))
+        answers = self._tasks.submit(tx, [request for _, _, request in allowed]) if allowed else []
+        for (work, command, request), error in zip(allowed, answers, strict=True):
+            if error is not None:
+                _refuse(work, command, error, refused)
+                continue
+            steps = dict(work.instance.steps)
+            steps[command.step] = replace(steps[command.step], task_id=request.task_id)
+            work.instance = replace(work.instance, steps=steps)
+        return list(refused.values())
+
+    def _cancel(self, tx: Transaction, works: Sequence[Work]) -> None:
+        cancels = [
+            Cancel(command.task_id, command.reason) for work in works if work.broken is None for command in work.cancels
+        ]
+        if cancels:
+            self._tasks.cancel(tx, cancels)
+
+    def _write(self, tx: Transaction, works: Sequence[Work], now: Micros) -> None:
+        good = [work for work in works if work.broken is None]
+        broken = [work for work in works if work.broken is not None and not work.is_new]
+        hold(tx, [Held(work.stored, work.pending, work.broken) for work in broken], now)
+        instances_insert(tx, [Stored(work.stored.origin, work.instance) for work in good if work.is_new])
+        old = [(work, _stored_due(work, now)) for work in good if not work.is_new]
+        instances_update(
+            tx, [replace(work.instance, due_at=due_at) for work, due_at in old if _is_changed(work, due_at)]
+        )
+        entered: list[tuple[bytes, Step]] = []
+        changed: list[tuple[bytes, Step]] = []
+        for work in good:
+            for name in sorted(work.changed_steps):
+                rows = changed if name in work.known_steps else entered
+                rows.append((work.instance.id, work.instance.steps[name]))
+        steps_insert(tx, entered)
+        steps_update(tx, changed)
+        values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
+        history_insert(tx, [(work.instance.id, record) for work in good for record in work.recorded])
+        stimuli_delete(tx, [entry.id for work in good for entry in work.pending])
+
+
+def hold(tx: Transaction, helds: Sequence[Held], now: Micros) -> None:
+    """Hold instances whose advance raised: NEEDS_RECOVERY with ENGINE_ERROR, their stimuli set aside, nothing lost."""
+    changed: list[Instance] = []
+    recorded: list[tuple[bytes, Recorded]] = []
+    for held in helds:
+        before = held.stored.instance
+        if is_held_by_engine(before) or before.state in INSTANCE_TERMINAL:
+            continue
+        error = Failure(ENGINE_ERROR, f"the engine failed: {type(held.error).__name__}: {held.error}"[:1000])
+        after = replace(
+            before,
+            state=InstanceState.NEEDS_RECOVERY,
+            revision=before.revision + 1,
+            error=error,
+            clock_stopped_at=now if before.clock_stopped_at is None else before.clock_stopped_at,
+            due_at=None,
+        )
+        entry = Entry("instance.needs_recovery", None, {"error": error.to_json()})
+        changed.append(after)
+        recorded.append((before.id, Recorded(after.revision, now, (entry,))))
+    instances_update(tx, changed)
+    history_insert(tx, recorded)
+    stimuli_hold(tx, [entry for held in helds for entry in held.pending])
+
+
+def is_held_by_engine(instance: Instance) -> bool:
+    """Tell whether an instance is set aside after an engine error: what comes for it is kept, and not applied."""
+    return instance.error is not None and instance.error.code == ENGINE_ERROR
+
+
+def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
+    work.instance = after
+    work.stimuli = []
+    work.changed_steps |= commands.steps
+    work.cancels.extend(commands.cancels)
+    kept = commands.values or {}
+    work.kept |= kept
+    work.values |= kept
+    if commands.history:
+        work.recorded.append(Recorded(after.revision, now, commands.history))
+
+
+def _refuse(work: Work, command: SubmitTask, error: OrbitError, refused: dict[int, Work]) -> None:
+    failure = Failure(error.code, error.message, error.details)
+    work.stimuli.append(SubmissionRefused(command.step, command.round, failure, error.retryable))
+    refused[id(work)] = work
+
+
+def _request(work: Work, command: SubmitTask) -> TaskRequest:
+    origin, spec = work.stored.origin, command.spec
+    retry = RetryPolicy(
+        attempts_max=spec.retry.attempts_max,
+        backoff_micros=seconds(spec.retry.backoff_seconds),
+        backoff_micros_max=seconds(spec.retry.backoff_seconds_max),
+    )
+    return TaskRequest(
+        namespace_id=origin.namespace_id,
+        queue=spec.queue,
+        type=spec.type,
+        version=spec.task_version,
+        params=dumps(command.params),
+        start_deadline_at=command.start_deadline_at,
+        deadline_at=command.deadline_at,
+        attempt_timeout_micros=seconds(spec.attempt_timeout_seconds),
+        priority=spec.priority,
+        retry=retry,
+        business_key=work.instance.business_key,
+        traceparent=origin.traceparent,
+        owner=TaskOwner(work.instance.id, command.step, command.round),
+        task_id=new_id(),
+    )
+
+
+def _is_changed(work: Work, due_at: Micros | None) -> bool:
+    before = work.stored.instance
+    return work.instance.revision != before.revision or due_at != before.due_at
+
+
+def _stored_due(work: Work, now: Micros) -> Micros | None:
+    """Keep an earlier look at the instance than its next timer: it costs one advance, moving the column costs more."""
+    before, after = work.stored.instance.due_at, work.instance.due_at
+    return after if after is None or before is None or before <= now else min(before, after)
+
+
+def next_due(works: Iterable[Work]) -> Micros | None:
+    """Give the earliest instant at which one of these instances is due."""
+    return min((work.instance.due_at for work in works if work.instance.due_at is not None), default=None)

@@ -1,0 +1,70 @@
+"""Say in words and data why an instance is not moving, from its rows alone.
+
+Every unfinished instance waits for something that has a name; that it does is asserted with each advance.
+"""
+
+from __future__ import annotations
+
+from engine.flow import Flow
+from engine.instance import Instance, Step
+from engine.polling import task_spec
+from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
+from orbit.clock import to_rfc3339
+from orbit.ids import to_hex
+from orbit.jsontext import Json
+
+
+def explain(flow: Flow, instance: Instance) -> dict[str, Json]:
+    """Give the state, a sentence, and one reason for each thing that is waited for."""
+    if instance.state in INSTANCE_TERMINAL:
+        ended = f"the instance has ended {instance.state.value}"
+        return {"state": instance.state.value, "summary": ended, "waits_for": []}
+    reasons = []
+    if instance.state is InstanceState.NEEDS_RECOVERY:
+        reasons.append(_needs_recovery(instance))
+    order = flow.order
+    unfinished = [step for step in instance.steps.values() if step.state in STEP_UNFINISHED]
+    reasons += [_step_reason(flow, step) for step in sorted(unfinished, key=lambda step: order[step.id])]
+    summary = "; ".join(str(reason["text"]) for reason in reasons)
+    if instance.state is InstanceState.ENDING:
+        summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
+    return {"state": instance.state.value, "summary": summary, "waits_for": reasons}
+
+
+def _needs_recovery(instance: Instance) -> dict[str, Json]:
+    error = None if instance.error is None else instance.error.to_json()
+    since = instance.clock_stopped_at
+    code = "an error" if instance.error is None else instance.error.code
+    return {
+        "kind": "RECOVERY",
+        "text": f"waits for a person to recover it from {code}",
+        "since": None if since is None else to_rfc3339(since),
+        "error": error,
+    }
+
+
+def _step_reason(flow: Flow, step: Step) -> dict[str, Json]:
+    form: dict[str, Json] = {"step": step.id}
+    if step.state is StepState.WAITING:
+        assert step.due_at is not None
+        form |= {"kind": "TIMER", "until": to_rfc3339(step.due_at)}
+        match step.reason:
+            case StepReason.QUEUE_FULL:
+                queue = task_spec(flow.nodes[step.id]).queue
+                form |= {"kind": "QUEUE_FULL", "queue": queue, "refusals": step.refused_count}
+                form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
+            case StepReason.POLL_GAP:
+                form["text"] = f"step {step.id} asks again (round {step.round + 1}) at {form['until']}"
+            case _:
+                form["text"] = f"step {step.id} waits until {form['until']}"
+        return form
+    assert step.task_id is not None
+    spec = task_spec(flow.nodes[step.id])
+    task = f"task {to_hex(step.task_id)} ({spec.type}@{spec.task_version}) on queue {spec.queue}"
+    form |= {"task_id": to_hex(step.task_id), "queue": spec.queue, "round": step.round}
+    if step.state is StepState.NEEDS_REVIEW:
+        assert step.review_at is not None
+        text = f"step {step.id} waits for a review of {task}, since {to_rfc3339(step.review_at)}"
+        return form | {"kind": "REVIEW", "since": to_rfc3339(step.review_at), "text": text}
+    asked = "" if step.reason is None else f", which was asked to stop ({step.reason})"
+    return form | {"kind": "TASK", "text": f"step {step.id} waits for {task}{asked}"}

@@ -1,0 +1,60 @@
+"""What the engine needs from its surroundings: the task layer inside its transaction, and published graphs.
+
+`pulse_tasks` is the one implementation of the task layer; the composition root gives the graphs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from definitions.graph import Graph
+from engine.flow import Flow
+from orbit.errors import OrbitError
+from pulse.cancellation import Cancel
+from pulse.requests import TaskRequest
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+FLOWS_KEPT = 512
+
+
+class TaskLayer(Protocol):
+    """Pulse, as the engine uses it: everything inside the engine's own transaction, after its instances are locked."""
+
+    def submit(self, tx: Transaction, requests: Sequence[TaskRequest]) -> list[OrbitError | None]:
+        """Submit tasks; for each, in order, None or the refusal."""
+
+    def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
+        """Ask tasks to stop; one that has already ended stays as it is."""
+
+    def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Read the outputs of tasks as JSON text; one without an output is absent."""
+
+
+# Load a published version's graph inside a transaction; raises NotFound if there is none.
+GraphLoader = Callable[["Transaction", bytes, str, int], Graph]
+
+
+class Flows:
+    """The graphs of published versions, made ready once and kept while they are used. A version never changes."""
+
+    def __init__(self, load: GraphLoader, *, kept: int = FLOWS_KEPT) -> None:
+        self._load = load
+        self._kept = kept
+        self._flows: OrderedDict[tuple[bytes, str, int], Flow] = OrderedDict()
+
+    def get(self, tx: Transaction, namespace_id: bytes, workflow: str, version: int) -> Flow:
+        """Give a version's flow; raises NotFound."""
+        key = (namespace_id, workflow, version)
+        flow = self._flows.get(key)
+        if flow is None:
+            flow = Flow(self._load(tx, namespace_id, workflow, version))
+            self._flows[key] = flow
+            if len(self._flows) > self._kept:
+                self._flows.popitem(last=False)
+        else:
+            self._flows.move_to_end(key)
+        return flow

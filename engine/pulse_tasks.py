@@ -1,0 +1,37 @@
+"""Pulse as the engine's task layer: submit, cancel and read outputs inside the engine's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pulse.tasks import outputs_get
+
+from orbit.errors import OrbitError
+from pulse.cancellation import Cancel, tasks_cancel
+from pulse.requests import TaskRequest
+from pulse.settle import Surroundings
+from pulse.submission import Submit, tasks_submit
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+
+class PulseTasks:
+    """The task layer of `engine.ports`. `around` are the listeners and wake-ups that Pulse itself uses."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    def submit(self, tx: Transaction, requests: Sequence[TaskRequest]) -> list[OrbitError | None]:
+        """Submit tasks; for each, in order, None or the refusal."""
+        outcomes = tasks_submit(tx, [Submit(request) for request in requests], self._around.on_ready)
+        return [outcome if isinstance(outcome, OrbitError) else None for outcome in outcomes]
+
+    def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
+        """Ask tasks to stop; one that has already ended stays as it is."""
+        tasks_cancel(tx, cancels, self._around)
+
+    def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Read the outputs of tasks as JSON text; one without an output is absent."""
+        return outputs_get(tx, task_ids)

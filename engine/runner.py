@@ -1,0 +1,218 @@
+"""The loop that moves instances: find those with stimuli or due timers; lock, advance, write them in one transaction.
+
+Nothing is kept between rounds but hints (when to look for due timers, where the probe begins): a runner that dies loses
+nothing, and any number of runners may work on one database, because an instance is advanced only under its row's lock
+and a locked one is left to its holder.
+
+The surprising rule: the first read takes no lock and may be stale; what it found is read again under the locks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import gevent
+from gevent.event import Event
+
+from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, next_due
+from engine.store.instances import Stored, instance_due_next, instances_due, instances_lock
+from engine.store.steps import steps_load
+from engine.store.stimuli import Pending, stimuli_probe, stimuli_take
+from orbit.clock import SECOND, Micros
+from orbit.database import Database, Pool
+from orbit.errors import Unavailable
+from orbit.logs import get_logger
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+INSTANCES_MAX = 256
+STIMULI_MAX = 512
+BUSY_SECONDS = 0.01
+IDLE_SECONDS = 0.25
+AWAY_SECONDS = 1.0
+_BEGINNING = b""
+# A probe leaves out what it has just seen: deleted rows lie there until the database has purged them.
+BEGIN_KEPT_SECONDS = 0.25
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a probe found: instances by id, and the stimuli that named them."""
+
+    instance_ids: tuple[bytes, ...]
+    stimulus_ids: tuple[bytes, ...]
+    next_begin: bytes = _BEGINNING  # where the next probe may begin
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did: ids of changed instances, how many instances it looked at, the next timer that it knows."""
+
+    changed: tuple[bytes, ...]
+    looked_at: int
+    due_in_micros: Micros | None
+
+
+class Runner:
+    """One process's runner. `on_changed` is told after COMMIT which instances have changed."""
+
+    def __init__(
+        self, database: Database, advancer: Advancer, *, on_changed: Callable[[Sequence[bytes]], None] | None = None
+    ) -> None:
+        self._database = database
+        self._advancer = advancer
+        self._on_changed = on_changed or (lambda _ids: None)
+        self._woken = Event()
+        self._stopping = False
+        self._greenlet: gevent.Greenlet[[], None] | None = None
+        self._found = Found((), ())
+        self._begin = _BEGINNING
+        self._begun_at = 0.0
+        self._look_for_due_at = 0.0
+
+    def start(self) -> None:
+        """Begin to run, in a greenlet of its own."""
+        self._greenlet = gevent.spawn(self._loop)
+
+    def stop(self) -> None:
+        """Finish the current round, then end. A greenlet inside a database call is waited for, never killed."""
+        self._stopping = True
+        self._woken.set()
+        if self._greenlet is not None:
+            self._greenlet.join()
+
+    def wake(self) -> None:
+        """Look now: a stimulus was committed by this process."""
+        self._woken.set()
+
+    def due_in(self, micros: Micros) -> None:
+        """Look for due timers no later than in that time: an instance with a timer was committed by this process."""
+        self._look_for_due_at = min(self._look_for_due_at, time.monotonic() + max(micros, 0) / SECOND)
+
+    def run_once(self) -> int:
+        """Run one round; return how many instances it looked at. Raises Unavailable if the database is away."""
+        started = time.monotonic()
+        is_due_time = started >= self._look_for_due_at
+        if started >= self._begun_at + BEGIN_KEPT_SECONDS:
+            self._begin, self._begun_at = _BEGINNING, started
+        try:
+            done = self._database.transaction(lambda tx: self._round(tx, is_due_time=is_due_time), pool=Pool.DISPATCH)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever one instance does, the others go on)
+            _log.exception("runner.batch_failed", extra={"instances": len(self._found.instance_ids)})
+            self._isolate(self._found, error)
+            return len(self._found.instance_ids)
+        self._begin = self._found.next_begin
+        if is_due_time:
+            self._look_for_due_at = time.monotonic() + IDLE_SECONDS
+        if done.due_in_micros is not None:
+            self.due_in(done.due_in_micros)
+        if done.changed:
+            self._on_changed(done.changed)
+        return done.looked_at
+
+    def _loop(self) -> None:
+        pause = BUSY_SECONDS
+        while not self._stopping:
+            self._woken.clear()
+            try:
+                looked_at = self.run_once()
+            except Unavailable:
+                self._woken.wait(AWAY_SECONDS)
+                continue
+            if looked_at:
+                pause = BUSY_SECONDS
+                continue
+            until_due = max(self._look_for_due_at - time.monotonic(), 0.001)
+            self._woken.wait(min(pause, until_due))
+            pause = min(pause * 2, IDLE_SECONDS)
+
+    def _round(self, tx: Transaction, *, is_due_time: bool) -> Round:
+        found, due_in = self._probe(tx, is_due_time=is_due_time)
+        self._found = found
+        if not found.instance_ids:
+            return Round((), 0, due_in)
+        works, now = self._advance(tx, found)
+        changed = tuple(work.instance.id for work in works if work.instance.revision != work.stored.instance.revision)
+        due_at = next_due(works)
+        if due_at is not None:
+            due_in = min(due_at - now, due_in) if due_in is not None else due_at - now
+        return Round(changed, len(works), due_in)
+
+    def _probe(self, tx: Transaction, *, is_due_time: bool) -> tuple[Found, Micros | None]:
+        stimuli = stimuli_probe(tx, after=self._begin, limit=STIMULI_MAX)
+        instances = dict.fromkeys(instance_id for _, instance_id in stimuli)
+        due_in: Micros | None = None
+        if is_due_time:
+            now = tx.now()
+            due = instances_due(tx, now, limit=INSTANCES_MAX)
+            instances |= dict.fromkeys(due)
+            due_at = instance_due_next(tx, after=now) if len(due) < INSTANCES_MAX else now
+            due_in = None if due_at is None else due_at - now
+        chosen = tuple(instances)[:INSTANCES_MAX]
+        wanted = frozenset(chosen)
+        ids = tuple(stimulus_id for stimulus_id, instance_id in stimuli if instance_id in wanted)
+        is_whole = len(stimuli) == STIMULI_MAX and len(ids) == len(stimuli)
+        return Found(chosen, ids, stimuli[-1][0] if is_whole else _BEGINNING), due_in
+
+    def _advance(self, tx: Transaction, found: Found) -> tuple[list[Work], Micros]:
+        locked = instances_lock(tx, found.instance_ids)
+        pending = self._pending(tx, locked, found)
+        held = [stored for stored in locked if is_held_by_engine(stored.instance)]
+        works = self._works(tx, [stored for stored in locked if not is_held_by_engine(stored.instance)], pending)
+        now = tx.now()
+        hold(tx, [Held(stored, pending[stored.instance.id], None) for stored in held], now)
+        self._advancer.run(tx, works, now)
+        return works, now
+
+    def _pending(self, tx: Transaction, locked: Sequence[Stored], found: Found) -> dict[bytes, list[Pending]]:
+        by_instance: dict[bytes, list[Pending]] = {stored.instance.id: [] for stored in locked}
+        if locked and found.stimulus_ids:
+            for entry in stimuli_take(tx, found.stimulus_ids):
+                if entry.instance_id in by_instance:
+                    by_instance[entry.instance_id].append(entry)
+        return by_instance
+
+    def _works(self, tx: Transaction, locked: Sequence[Stored], pending: dict[bytes, list[Pending]]) -> list[Work]:
+        steps = steps_load(tx, [stored.instance.id for stored in locked]) if locked else {}
+        works = []
+        for stored in locked:
+            origin, identifier = stored.origin, stored.instance.id
+            flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+            entries = pending[identifier]
+            works.append(Work(stored.with_steps(steps[identifier]), flow, [e.stimulus for e in entries], entries))
+        return works
+
+    def _isolate(self, found: Found, error: Exception) -> None:
+        """Run a failed batch again in halves, down to the one instance that fails, and hold that one."""
+        ids = found.instance_ids
+        if len(ids) == 1:
+            self._hold(found, error)
+            return
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+            part = Found(half, found.stimulus_ids)
+            try:
+                self._database.transaction(partial(self._advance, found=part), pool=Pool.DISPATCH)
+            except Unavailable:
+                raise
+            except Exception as failed:  # noqa: BLE001  (as in run_once)
+                self._isolate(part, failed)
+            else:
+                self._on_changed(half)
+
+    def _hold(self, found: Found, error: Exception) -> None:
+        def hold_one(tx: Transaction) -> None:
+            locked = instances_lock(tx, found.instance_ids)
+            pending = self._pending(tx, locked, found)
+            hold(tx, [Held(stored, pending[stored.instance.id], error) for stored in locked], tx.now())
+
+        self._database.transaction(hold_one, pool=Pool.DISPATCH)
+        self._on_changed(found.instance_ids)

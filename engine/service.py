@@ -1,0 +1,145 @@
+"""What the HTTP API calls: start, read, list, explain and watch instances.
+
+Rights are the caller's business, except that an instance keeps the queue range of the credential that started it. Every
+read is limited to one namespace; a foreign id is not found.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.batch import Advancer
+from engine.explain import explain
+from engine.instance import INPUT, OUTPUT
+from engine.start import Starter, StartRequest
+from engine.states import INSTANCE_TERMINAL
+from engine.store.instances import Filter, Place, Stored, instance_find, instances_page
+from engine.store.records import history_page, values_load
+from engine.store.steps import steps_load
+from engine.views import history_json, instance_json, steps_json
+from engine.watchers import Watchers
+from orbit.database import Database
+from orbit.errors import NotFound
+from orbit.idempotency import Answer
+from orbit.jsontext import Json
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+PAGE_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class InstancesPage:
+    """A page of instances, the newest start first, and the place where the next page begins; None at the end."""
+
+    instances: list[Json]
+    next_place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """A page of history entries in order, and the revision after which the next page begins; None at the end."""
+
+    entries: list[Json]
+    next_revision: int | None
+
+
+class Instances:
+    """The instances of all namespaces, as a node serves them."""
+
+    def __init__(self, database: Database, advancer: Advancer, starter: Starter, watchers: Watchers) -> None:
+        self._database = database
+        self._advancer = advancer
+        self._starter = starter
+        self._watchers = watchers
+
+    def instance_start(self, request: StartRequest) -> Answer:
+        """Start an instance or replay its receipt; see Starter.start for what is raised."""
+        return self._starter.start(request)
+
+    def instance_get(
+        self, namespace_id: bytes, instance_id: bytes, *, wait_seconds: float = 0.0, after_revision: int | None = None
+    ) -> dict[str, Json]:
+        """Read an instance with its input and output.
+
+        With `wait_seconds` and `after_revision` it waits until the instance has a later revision; a terminal one is
+        returned at once. With `wait_seconds` alone it waits until the instance is terminal. Raises NotFound.
+        """
+        end = time.monotonic() + wait_seconds
+        while True:
+            stored, form = self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id))
+            instance = stored.instance
+            left = end - time.monotonic()
+            is_new = after_revision is not None and instance.revision > after_revision
+            if instance.state in INSTANCE_TERMINAL or is_new or left <= 0:
+                return form
+            self._watchers.wait(instance_id, after_revision=instance.revision, seconds=left)
+
+    def instances_list(
+        self, namespace_id: bytes, wanted: Filter, *, after: Place | None = None, limit: int = PAGE_MAX
+    ) -> InstancesPage:
+        """List instances, the newest start first. The order never changes, so a cursor made of a place is stable."""
+        size = min(limit, PAGE_MAX)
+        found = self._database.transaction(lambda tx: instances_page(tx, namespace_id, wanted, after=after, limit=size))
+        last = found[-1].instance if len(found) == size else None
+        place = None if last is None else Place(last.started_at, last.id)
+        return InstancesPage([instance_json(stored) for stored in found], place)
+
+    def instance_steps(self, namespace_id: bytes, instance_id: bytes) -> list[Json]:
+        """List all steps in the definition's order, with rounds and task ids. Raises NotFound."""
+
+        def read(tx: Transaction) -> list[Json]:
+            stored = self._with_steps(tx, namespace_id, instance_id)
+            origin = stored.origin
+            flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
+            return steps_json(flow, stored.instance)
+
+        return self._database.transaction(read)
+
+    def instance_history(
+        self, namespace_id: bytes, instance_id: bytes, *, after_revision: int = 0, limit: int = PAGE_MAX
+    ) -> HistoryPage:
+        """Read the history in order, by whole advances: `limit` counts those. Raises NotFound."""
+        size = min(limit, PAGE_MAX)
+
+        def read(tx: Transaction) -> HistoryPage:
+            _found(instance_find(tx, namespace_id, instance_id))
+            recorded = history_page(tx, instance_id, after_revision=after_revision, limit=size)
+            next_revision = recorded[-1].revision if len(recorded) == size else None
+            return HistoryPage(history_json(recorded), next_revision)
+
+        return self._database.transaction(read)
+
+    def instance_explain(self, namespace_id: bytes, instance_id: bytes) -> dict[str, Json]:
+        """Say why an instance is not moving. Raises NotFound."""
+
+        def read(tx: Transaction) -> dict[str, Json]:
+            stored = self._with_steps(tx, namespace_id, instance_id)
+            origin = stored.origin
+            flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
+            return explain(flow, stored.instance)
+
+        return self._database.transaction(read)
+
+    def _with_steps(self, tx: Transaction, namespace_id: bytes, instance_id: bytes) -> Stored:
+        stored = _found(instance_find(tx, namespace_id, instance_id))
+        return stored.with_steps(steps_load(tx, [instance_id])[instance_id])
+
+    def _read(self, tx: Transaction, namespace_id: bytes, instance_id: bytes) -> tuple[Stored, dict[str, Json]]:
+        stored = _found(instance_find(tx, namespace_id, instance_id))
+        texts = values_load(tx, [(instance_id, INPUT), (instance_id, OUTPUT)])
+        values = {
+            name: None if (text := texts.get((instance_id, slot))) is None else json.loads(text)
+            for name, slot in (("input", INPUT), ("output", OUTPUT))
+        }
+        return stored, {**instance_json(stored), **values}
+
+
+def _found(stored: Stored | None) -> Stored:
+    if stored is None:
+        raise NotFound("no such instance")
+    return stored

@@ -1,0 +1,99 @@
+"""Instances, steps and histories as the API shows them: ids in hex, instants in RFC 3339, counters as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.command import Entry
+from engine.flow import Flow
+from engine.instance import Instance, Round, RoundLog, Step
+from engine.store.instances import Stored
+from engine.store.records import Recorded
+from orbit.clock import Micros, to_rfc3339
+from orbit.ids import to_hex
+from orbit.jsontext import Json
+
+
+def instance_json(stored: Stored) -> dict[str, Json]:
+    """Write an instance without its steps and values."""
+    origin, instance = stored.origin, stored.instance
+    return {
+        "id": to_hex(instance.id),
+        "workflow": origin.workflow,
+        "version": origin.version,
+        "state": instance.state.value,
+        "ending_as": None if instance.ending_as is None else instance.ending_as.value,
+        "revision": str(instance.revision),
+        "business_key": instance.business_key,
+        "labels": dict(origin.labels or {}),
+        "error": None if instance.error is None else instance.error.to_json(),
+        "started_at": to_rfc3339(instance.started_at),
+        "deadline_at": to_rfc3339(instance.deadline_at),
+        "finished_at": _instant(instance.finished_at),
+    }
+
+
+def steps_json(flow: Flow, instance: Instance) -> list[Json]:
+    """Write all steps in the definition's order, those that are not entered as PENDING."""
+    return [_step_json(flow, name, instance.steps.get(name)) for name in flow.nodes]
+
+
+def history_json(recorded: Sequence[Recorded]) -> list[Json]:
+    """Write the entries in order; `index` counts within the advance that `revision` names."""
+    return [_entry_json(record, index, entry) for record in recorded for index, entry in enumerate(record.entries)]
+
+
+def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:
+    node = flow.nodes[name]
+    form: dict[str, Json] = {
+        "id": name,
+        "kind": node.kind.value,
+        "title": node.title,
+        "state": "PENDING" if step is None else step.state.value,
+    }
+    if step is None:
+        return form
+    form |= {
+        "reason": None if step.reason is None else step.reason.value,
+        "case": step.chosen,
+        "round": step.round,
+        "task_id": None if step.task_id is None else to_hex(step.task_id),
+        "due_at": _instant(step.due_at),
+        "timeout_at": _instant(step.timeout_at),
+        "entered_at": to_rfc3339(step.entered_at),
+        "finished_at": _instant(step.finished_at),
+        "error": None if step.error is None else step.error.to_json(),
+        "rounds": None if step.log is None else _rounds_json(step.log),
+    }
+    return form
+
+
+def _rounds_json(log: RoundLog) -> dict[str, Json]:
+    return {"first": _round_list(log.first), "last": _round_list(log.last), "counts": dict(log.counts)}
+
+
+def _round_list(rounds: Iterable[Round]) -> list[Json]:
+    return [
+        {
+            "number": entry.number,
+            "task_id": None if entry.task_id is None else to_hex(entry.task_id),
+            "outcome": entry.outcome,
+            "ended_at": to_rfc3339(entry.ended_at),
+        }
+        for entry in rounds
+    ]
+
+
+def _entry_json(record: Recorded, index: int, entry: Entry) -> dict[str, Json]:
+    return {
+        "revision": str(record.revision),
+        "index": index,
+        "at": to_rfc3339(record.recorded_at),
+        "type": entry.kind,
+        "step": entry.step,
+        "data": dict(entry.data),
+    }
+
+
+def _instant(instant: Micros | None) -> str | None:
+    return None if instant is None else to_rfc3339(instant)
