@@ -107,26 +107,37 @@ def task(*, attempts_max: int, start_within_seconds: float, timeout_seconds: flo
     )
 
 
-def poll(
-    round_bounds: Bounds, *, rounds_max: int, every_seconds: float, backoff: float, every_seconds_max: float,
-    timeout_seconds: float,
-) -> Bounds:
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rhythm of a poll: how many rounds, and the gap between them with its factor and cap."""
+
+    rounds_max: int
+    every_seconds: float
+    backoff: float
+    every_seconds_max: float
+
+    def gap_seconds_total(self) -> float:
+        """Return the sum of all gaps."""
+        total = 0.0
+        gap = self.every_seconds
+        for gap_index in range(self.rounds_max - 1):
+            if self.backoff == 1.0 or gap >= self.every_seconds_max:
+                return total + (self.rounds_max - 1 - gap_index) * min(gap, self.every_seconds_max)
+            total += gap
+            gap *= self.backoff
+        return total
+
+
+def poll(round_bounds: Bounds, rounds: Rounds, *, timeout_seconds: float) -> Bounds:
     """Return the bounds of a poll: it ends by its rounds or by its time-out, after the round then under way."""
-    gaps = 0.0
-    gap = every_seconds
-    for gap_index in range(rounds_max - 1):
-        if backoff == 1.0 or gap >= every_seconds_max:
-            gaps += (rounds_max - 1 - gap_index) * min(gap, every_seconds_max)
-            break
-        gaps += gap
-        gap *= backoff
-    by_rounds = rounds_max * round_bounds.active_seconds + gaps
+    count = rounds.rounds_max
+    by_rounds = count * round_bounds.active_seconds + rounds.gap_seconds_total()
     return Bounds(
-        tasks=rounds_max,
-        attempts=rounds_max * round_bounds.attempts,
-        rounds=rounds_max,
+        tasks=count,
+        attempts=count * round_bounds.attempts,
+        rounds=count,
         concurrent_tasks=1,
-        stored_bytes=rounds_max * round_bounds.stored_bytes,
+        stored_bytes=count * round_bounds.stored_bytes,
         active_seconds=min(by_rounds, timeout_seconds + round_bounds.active_seconds),
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from definitions import limits, names
 from definitions.codes import Code
 from definitions.fields import Fields, Keys, kind_of
@@ -18,7 +16,7 @@ LANGUAGE = "weave/1"
 _TOP = Keys(
     "a definition",
     frozenset(
-        "orbit workflow version title input timeout on_failure defaults steps output".split()
+        ["orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"]
     ),
     {
         "redact": "values masked in reads and logs",
@@ -44,14 +42,11 @@ def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
         findings.at(Code.WRONG_TYPE, tree.place, message)
         return None
     fields = Fields(tree, _TOP, findings)
-    language = fields.text("orbit", required=True, pattern=re.compile(re.escape(LANGUAGE)), form=f"`{LANGUAGE}`")
-    del language  # its one legal value has been checked
+    fields.text("orbit", required=True, form=names.LANGUAGE)
     reader = StepReader(findings)
     schema = read_schema(fields, "input")
     return DefinitionModel(
-        workflow=fields.text(
-            "workflow", required=True, pattern=names.WORKFLOW, form=names.WORKFLOW_FORM, code=Code.BAD_NAME
-        ),
+        workflow=fields.text("workflow", required=True, form=names.WORKFLOW),
         version=fields.integer("version", 1, limits.VERSION_MAX, required=True),
         title=fields.text("title", characters_max=limits.TITLE_CHARACTERS_MAX),
         # A schema with mistakes says nothing about types; one that is absent says that the input is an object.

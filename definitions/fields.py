@@ -6,7 +6,6 @@ mistakes of a file come out at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping as Lookup
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from definitions.codes import Code
 from definitions.duration import format_duration, parse_duration
 from definitions.findings import Findings
 from definitions.hints import did_you_mean
+from definitions.names import Form
 from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode
 
 
@@ -112,10 +112,9 @@ class Fields:
         return None
 
     def text(
-        self, name: str, *, required: bool = False, pattern: re.Pattern[str] | None = None, form: str = "",
-        code: Code = Code.BAD_VALUE, characters_max: int | None = None,
+        self, name: str, *, required: bool = False, form: Form | None = None, characters_max: int | None = None
     ) -> str | None:
-        """Return a text that fits `pattern`; `form` describes the pattern in words."""
+        """Return a text, of a form if one is given."""
         node = self.node(name, required=required)
         if node is None:
             return None
@@ -127,8 +126,8 @@ class Fields:
             message = f"`{name}` may have {characters_max} characters, not {len(node.value)}"
             self.findings.at(Code.OUT_OF_RANGE, node.place, message)
             return None
-        if pattern is not None and not pattern.fullmatch(node.value):
-            self.findings.at(code, node.place, f"`{name}` must be {form}, not {node.value[:80]!r}")
+        if form is not None and not form.pattern.fullmatch(node.value):
+            self.findings.at(form.code, node.place, f"`{name}` must be {form.words}, not {node.value[:80]!r}")
             return None
         return node.value
 

@@ -133,7 +133,7 @@ Spec = TaskSpec | BranchSpec | WaitSpec | PollSpec | SetSpec | FailSpec | Return
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Position is that of the step in the YAML."""
+    """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Line and column are those of the step."""
 
     id: str
     kind: NodeKind
@@ -146,7 +146,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A way from `source` to `target`, as indexes into `Graph.nodes`; `case` labels a branch's case or a fork's branch."""
+    """A way from `source` to `target`, indexes into `Graph.nodes`; `case` names a branch's case or a fork's branch."""
 
     source: int
     target: int

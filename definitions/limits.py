@@ -12,7 +12,7 @@ INT64_MAX = 2**63 - 1
 # Text
 SOURCE_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 32
-YAML_NODES_MAX = 50_000
+YAML_NODES_MAX = 20_000
 FINDINGS_MAX = 100
 LINE_SHOWN_MAX = 120  # characters of a source line in a finding
 

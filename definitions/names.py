@@ -1,22 +1,43 @@
-"""The forms of names in a definition: patterns and the words that describe them."""
+"""The forms of names in a definition: patterns, the words that describe them, and the code of what does not fit."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
+from definitions.codes import Code
 from definitions.limits import IDENTIFIER_CHARACTERS_MAX
 
-IDENTIFIER = re.compile(rf"[A-Za-z][A-Za-z0-9_]{{0,{IDENTIFIER_CHARACTERS_MAX - 1}}}")
-IDENTIFIER_FORM = f"a letter, then letters, digits or _ (at most {IDENTIFIER_CHARACTERS_MAX} characters)"
 
-WORKFLOW = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-WORKFLOW_FORM = "a letter or digit, then letters, digits, `_`, `.` or `-` (at most 100 characters)"
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A pattern that a text must have as a whole, and the pattern in words."""
 
+    pattern: re.Pattern[str]
+    words: str
+    code: Code = Code.BAD_NAME
+
+
+IDENTIFIER = Form(
+    re.compile(rf"[A-Za-z][A-Za-z0-9_]{{0,{IDENTIFIER_CHARACTERS_MAX - 1}}}"),
+    f"a letter, then letters, digits or `_` (at most {IDENTIFIER_CHARACTERS_MAX} characters)",
+)
+WORKFLOW = Form(
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"),
+    "a letter or digit, then letters, digits, `_`, `.` or `-` (at most 100 characters)",
+)
 # As Pulse has them: a queue's name and a task type.
-QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
-QUEUE_FORM = "a letter or digit, then letters, digits, `_`, `.`, `:` or `-` (at most 128 characters)"
-TASK_TYPE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.:-]{0,127})@([1-9][0-9]{0,8})")
-TASK_TYPE_FORM = "a task type with its version, such as `payout.submit@2`"
-
-ERROR_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-ERROR_CODE_FORM = "capital letters, digits and _, such as `ORDER_REFUSED` (at most 64 characters)"
+QUEUE = Form(
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"),
+    "a letter or digit, then letters, digits, `_`, `.`, `:` or `-` (at most 128 characters)",
+)
+TASK_TYPE = Form(
+    re.compile(r"([A-Za-z0-9][A-Za-z0-9_.:-]{0,127})@([1-9][0-9]{0,8})"),
+    "a task type with its version, such as `payout.submit@2`",
+    Code.BAD_TASK_TYPE,
+)
+ERROR_CODE = Form(
+    re.compile(r"[A-Z][A-Z0-9_]{0,63}"),
+    "capital letters, digits and `_`, such as `ORDER_REFUSED` (at most 64 characters)",
+)
+LANGUAGE = Form(re.compile(r"weave/1"), "`weave/1`", Code.BAD_VALUE)

@@ -56,6 +56,9 @@ def positions_of(scalar: Scalar, source: Source) -> Positions:
     text = source.text
     if scalar.style is None and text.startswith(scalar.text, scalar.start):
         return Positions(((0, *scalar.place),))
+    if scalar.style in ("'", '"') and text[scalar.start + 1 : scalar.end - 1] == scalar.text:
+        line, column = scalar.place
+        return Positions(((0, line, column + 1),))  # one line without escapes: the common case needs no scan
     out = _Out()
     if scalar.style in ("|", ">"):
         _scan_block(text, scalar, out)

@@ -146,9 +146,7 @@ class StepReader:
                 return ReturnModel(fields.node("return"))
 
     def _identifier(self, fields: Fields) -> str | None:
-        identifier = fields.text(
-            "id", required=True, pattern=names.IDENTIFIER, form=names.IDENTIFIER_FORM, code=Code.BAD_NAME
-        )
+        identifier = fields.text("id", required=True, form=names.IDENTIFIER)
         if identifier is None:
             return None
         place = fields.mapping.entries["id"][1].place
@@ -219,8 +217,8 @@ class StepReader:
             self.findings.at(Code.OUT_OF_RANGE, branches.place, message)
         read = []
         for name, (key, steps) in branches.entries.items():
-            if not names.IDENTIFIER.fullmatch(name):
-                message = f"a branch's name must be {names.IDENTIFIER_FORM}, not {name[:80]!r}"
+            if not names.IDENTIFIER.pattern.fullmatch(name):
+                message = f"a branch's name must be {names.IDENTIFIER.words}, not {name[:80]!r}"
                 self.findings.at(Code.BAD_NAME, key.place, message)
             read.append((name, self.read_list(steps, f"the branch `{name}`")))
         return ParallelModel(tuple(read))
@@ -272,7 +270,5 @@ class StepReader:
         if mapping is None:
             return None
         inner = Fields(mapping, _FAIL, self.findings)
-        code = inner.text(
-            "code", required=True, pattern=names.ERROR_CODE, form=names.ERROR_CODE_FORM, code=Code.BAD_NAME
-        )
+        code = inner.text("code", required=True, form=names.ERROR_CODE)
         return FailModel(code, inner.scalar_of("message", required=True))

@@ -28,7 +28,7 @@ def read_options(fields: Fields) -> TaskOptions:
         message = "`attempt_timeout` is longer than `timeout`, so no attempt could ever use it"
         fields.findings.at(Code.CONTRADICTION, fields.key_place("attempt_timeout"), message)
     return TaskOptions(
-        queue=fields.text("queue", pattern=names.QUEUE, form=names.QUEUE_FORM, code=Code.BAD_NAME),
+        queue=fields.text("queue", form=names.QUEUE),
         start_within=start_within,
         attempt_timeout=attempt_timeout,
         timeout=timeout,
@@ -55,10 +55,8 @@ def read_task(fields: Fields) -> TaskModel:
     """Read a task from the mapping that holds `task`, `input`, `output` and the options."""
     options = read_options(fields)
     schema = read_schema(fields, "output")
-    written = fields.text(
-        "task", required=True, pattern=names.TASK_TYPE, form=names.TASK_TYPE_FORM, code=Code.BAD_TASK_TYPE
-    )
-    match = names.TASK_TYPE.fullmatch(written) if written else None
+    written = fields.text("task", required=True, form=names.TASK_TYPE)
+    match = names.TASK_TYPE.pattern.fullmatch(written) if written else None
     place = fields.mapping.entries["task"][1].place if fields.has("task") else fields.mapping.place
     return TaskModel(
         type=match.group(1) if match else None,

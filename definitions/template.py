@@ -7,6 +7,7 @@ with the scope and with other renderings: treat it as immutable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -230,29 +231,20 @@ def _segments(text: str) -> Iterator[tuple[int, str, bool | None]]:
         yield literal_start, literal, False
 
 
+_BRACE_OR_TEXT = re.compile(r"""[{}]|[rR]"[^"]*"|[rR]'[^']*'|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
+
+
 def _closing_brace(text: str, start: int) -> int | None:
-    """Return where the hole that begins at `start` ends, past quotes and inner braces."""
+    """Return where the hole that begins at `start` ends, past texts in quotes and inner braces."""
     depth = 0
-    quote = ""
-    raw = False
-    at = start
-    while at < len(text):
-        character = text[at]
-        if quote:
-            if character == "\\" and not raw:
-                at += 1
-            elif character == quote:
-                quote = ""
-        elif character in "'\"":
-            quote = character
-            raw = text[at - 1] in "rR" and not (text[at - 2].isalnum() or text[at - 2] == "_")
-        elif character == "{":
+    for match in _BRACE_OR_TEXT.finditer(text, start):
+        found = match.group()
+        if found == "{":
             depth += 1
-        elif character == "}":
+        elif found == "}":
             if depth == 0:
-                return at
+                return match.start()
             depth -= 1
-        at += 1
     return None
 
 

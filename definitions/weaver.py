@@ -47,10 +47,21 @@ from definitions.scope import Catalogue, Scope, round_roots
 from definitions.source import Source
 from definitions.tasks import Policy, policy_of, spec_of
 from definitions.template import Template
+from definitions.yaml_tree import YamlNode
 
 Frontier = list[tuple[int, str | None]]  # sources of the edges into whatever comes next, with their case
 
 _SKIPPED = "skipped"  # the case of an edge that is never chosen: it only keeps a join behind its block
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """One step on the walk: its condition, the edges that lead to it, and what is certain where it runs."""
+
+    step: StepModel
+    when: Expression | None
+    frontier: Frontier
+    scope: Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,53 +115,47 @@ class Weaver:
 
     def _step(self, step: StepModel, frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds]:
         if step.when is None:
-            return self._kind(step, None, frontier, scope)
+            return self._kind(_Spot(step, None, frontier, scope))
         checked = self._expressions.condition(step.when, self._environment(scope, step.id))
         inner = scope.copy(checked.proves)
-        frontier, part = self._kind(step, checked.expression, frontier, inner)
+        frontier, part = self._kind(_Spot(step, checked.expression, frontier, inner))
         # Skipped or not, the flow goes on and nothing that happened inside is certain; but behind a step that ends the
         # instance its `when` did not hold.
         if not inner.reachable:
             scope.known |= checked.refutes
         return frontier, part
 
-    def _kind(
-        self, step: StepModel, when: Expression | None, frontier: Frontier, scope: Scope
-    ) -> tuple[Frontier, Bounds]:
-        match step.kind:
+    def _kind(self, spot: _Spot) -> tuple[Frontier, Bounds]:
+        match spot.step.kind:
             case TaskModel() as task:
-                return self._task(step, task, when, frontier, scope)
+                return self._task(spot, task)
             case PollModel() as poll:
-                return self._poll(step, poll, when, frontier, scope)
+                return self._poll(spot, poll)
             case BranchModel() as branch:
-                return self._branch(step, branch, when, frontier, scope)
+                return self._branch(spot, branch)
             case ParallelModel() as parallel:
-                return self._parallel(step, parallel, when, frontier, scope)
+                return self._parallel(spot, parallel)
             case WaitModel(seconds=seconds):
-                index = self._add(step, NodeKind.WAIT, WaitSpec(seconds or 0.0), when, frontier)
-                return [(index, None)], bounds.wait(seconds or 0.0)
+                spec = WaitSpec(seconds or 0.0)
+                return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(seconds or 0.0)
             case SetModel(values=values):
-                checked = self._expressions.template(values, self._environment(scope, step.id))
-                spec = SetSpec(checked.template) if checked.template else None
-                self._succeed(step, checked.type, scope)
-                return [(self._add(step, NodeKind.SET, spec, when, frontier), None)], bounds.value()
-            case FailModel() as fail:
-                checked = self._expressions.template(fail.message, self._environment(scope, step.id))
-                spec_ = FailSpec(fail.code, checked.template) if fail.code and checked.template else None
-                return self._end(step, NodeKind.FAIL, spec_, when, frontier, scope)
+                return self._set(spot, values)
+            case FailModel(code=code, message=message):
+                text = self._template(spot, message)
+                return self._end(spot, NodeKind.FAIL, FailSpec(code, text) if code and text else None)
             case ReturnModel(output=output):
-                checked = self._expressions.template(output, self._environment(scope, step.id))
-                spec__ = ReturnSpec(checked.template) if checked.template else None
-                return self._end(step, NodeKind.RETURN, spec__, when, frontier, scope)
+                value = self._template(spot, output)
+                return self._end(spot, NodeKind.RETURN, ReturnSpec(value) if value else None)
             case None:
-                self._succeed(step, DYN, scope)
-                return frontier, bounds.NOTHING
+                self._succeed(spot, DYN)
+                return spot.frontier, bounds.NOTHING
 
-    def _add(
-        self, step: StepModel, kind: NodeKind, spec: Spec, when: Expression | None, frontier: Frontier
-    ) -> int:
-        line, column = step.place
-        return self._append(Node(step.id, kind, spec, when, step.title, line, column), frontier)
+    def _template(self, spot: _Spot, node: YamlNode | None) -> Template | None:
+        return self._expressions.template(node, self._environment(spot.scope, spot.step.id)).template
+
+    def _add(self, spot: _Spot, kind: NodeKind, spec: Spec) -> int:
+        line, column = spot.step.place
+        return self._append(Node(spot.step.id, kind, spec, spot.when, spot.step.title, line, column), spot.frontier)
 
     def _append(self, node: Node, frontier: Frontier) -> int:
         index = len(self._nodes)
@@ -158,16 +163,20 @@ class Weaver:
         self._edges.extend(Edge(source, index, case) for source, case in frontier)
         return index
 
-    def _succeed(self, step: StepModel, output: Type, scope: Scope) -> None:
-        self._catalogue.learn(step.id, output)
-        scope.available.add(step.id)
+    def _succeed(self, spot: _Spot, output: Type) -> None:
+        self._catalogue.learn(spot.step.id, output)
+        spot.scope.available.add(spot.step.id)
 
-    def _end(
-        self, step: StepModel, kind: NodeKind, spec: Spec, when: Expression | None, frontier: Frontier, scope: Scope
-    ) -> tuple[Frontier, Bounds]:
-        index = self._add(step, kind, spec, when, frontier)
-        scope.reachable = False
-        return ([(index, None)] if step.when is not None else []), bounds.value()
+    def _set(self, spot: _Spot, values: YamlNode | None) -> tuple[Frontier, Bounds]:
+        checked = self._expressions.template(values, self._environment(spot.scope, spot.step.id))
+        index = self._add(spot, NodeKind.SET, SetSpec(checked.template) if checked.template else None)
+        self._succeed(spot, checked.type)
+        return [(index, None)], bounds.value()
+
+    def _end(self, spot: _Spot, kind: NodeKind, spec: Spec) -> tuple[Frontier, Bounds]:
+        index = self._add(spot, kind, spec)
+        spot.scope.reachable = False
+        return ([(index, None)] if spot.step.when is not None else []), bounds.value()
 
     # Tasks
 
@@ -179,19 +188,17 @@ class Weaver:
             self._findings.at(Code.QUEUE_MISSING, task.place, message, hint)
         return policy
 
-    def _task(
-        self, step: StepModel, task: TaskModel, when: Expression | None, frontier: Frontier, scope: Scope
-    ) -> tuple[Frontier, Bounds]:
+    def _task(self, spot: _Spot, task: TaskModel) -> tuple[Frontier, Bounds]:
+        step, scope = spot.step, spot.scope
         policy = self._policy(task)
         template = self._expressions.template(task.input, self._environment(scope, step.id)).template
         spec = spec_of(task, policy, template) if policy and template and task.type else None
-        index = self._add(step, NodeKind.TASK, spec, when, frontier)
-        self._succeed(step, type_of_schema(task.output_schema), scope)
+        index = self._add(spot, NodeKind.TASK, spec)
+        self._succeed(spot, type_of_schema(task.output_schema))
         return [(index, None)], policy.bounds() if policy else bounds.NOTHING
 
-    def _poll(
-        self, step: StepModel, poll: PollModel, when: Expression | None, frontier: Frontier, scope: Scope
-    ) -> tuple[Frontier, Bounds]:
+    def _poll(self, spot: _Spot, poll: PollModel) -> tuple[Frontier, Bounds]:
+        step, scope = spot.step, spot.scope
         policy = self._policy(poll.task, poll.timeout)
         output = type_of_schema(poll.task.output_schema)
         inside = self._environment(scope, step.id, round_roots())
@@ -204,14 +211,8 @@ class Weaver:
         if policy and poll.every and poll.max_rounds and poll.timeout:
             widest = poll.every if poll.backoff == 1.0 else max(limits.POLL_EVERY_SECONDS_MAX_DEFAULT, poll.every)
             every_max = poll.max_every or widest
-            part = bounds.poll(
-                policy.bounds(),
-                rounds_max=poll.max_rounds,
-                every_seconds=poll.every,
-                backoff=poll.backoff,
-                every_seconds_max=every_max,
-                timeout_seconds=poll.timeout,
-            )
+            rounds = bounds.Rounds(poll.max_rounds, poll.every, poll.backoff, every_max)
+            part = bounds.poll(policy.bounds(), rounds, timeout_seconds=poll.timeout)
             if template and done and poll.task.type:
                 spec = PollSpec(
                     task=spec_of(poll.task, policy, template),
@@ -224,17 +225,16 @@ class Weaver:
                     timeout_seconds=poll.timeout,
                     continue_on_round_error=poll.continue_on_round_error,
                 )
-        index = self._add(step, NodeKind.POLL, spec, when, frontier)
-        self._succeed(step, output, scope)
+        index = self._add(spot, NodeKind.POLL, spec)
+        self._succeed(spot, output)
         return [(index, None)], part
 
     # Blocks
 
-    def _branch(
-        self, step: StepModel, branch: BranchModel, when: Expression | None, frontier: Frontier, scope: Scope
-    ) -> tuple[Frontier, Bounds]:
+    def _branch(self, spot: _Spot, branch: BranchModel) -> tuple[Frontier, Bounds]:
+        step, scope = spot.step, spot.scope
         # The node comes first to keep the order, its cases are known only after their conditions are compiled.
-        opener = self._add(step, NodeKind.BRANCH, None, when, frontier)
+        opener = self._add(spot, NodeKind.BRANCH, None)
         cases: list[Case] = []
         ends: Frontier = []
         left: list[Scope] = []
@@ -256,21 +256,20 @@ class Weaver:
                 left.append(here)
         line, column = step.place
         spec = BranchSpec(tuple(cases))
-        self._nodes[opener] = Node(step.id, NodeKind.BRANCH, spec, when, step.title, line, column)
+        self._nodes[opener] = Node(step.id, NodeKind.BRANCH, spec, spot.when, step.title, line, column)
         if left:
             scope.available |= set.intersection(*(end.available for end in left))
             scope.known |= frozenset.intersection(*(end.known for end in left))
         elif branch.cases:
             scope.reachable = False
-        if not ends and when is not None:
+        if not ends and spot.when is not None:
             ends = [(opener, _SKIPPED)]
         total = bounds.sequence([bounds.choice(parts), bounds.record(), bounds.record()])
         return self._join(step, ends), total
 
-    def _parallel(
-        self, step: StepModel, parallel: ParallelModel, when: Expression | None, frontier: Frontier, scope: Scope
-    ) -> tuple[Frontier, Bounds]:
-        opener = self._add(step, NodeKind.FORK, None, when, frontier)
+    def _parallel(self, spot: _Spot, parallel: ParallelModel) -> tuple[Frontier, Bounds]:
+        step, scope = spot.step, spot.scope
+        opener = self._add(spot, NodeKind.FORK, None)
         ends: Frontier = []
         gained: set[str] = set()
         known: Paths = NOTHING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from definitions.expression.checker import Environment, check
 from definitions.expression.errors import EvaluationError, ExpressionInvalid, Fault, FaultCode, Problem, SyntaxProblem
@@ -16,6 +17,10 @@ from orbit.jsontext import Json
 
 _HERE = Positions()
 
+# Definitions repeat themselves (`input.order_id`), and so do their versions: trees are immutable and can be shared.
+_KNOWN_CHARACTERS_MAX = 100
+parse_known = lru_cache(maxsize=1_024)(parse)
+
 
 class Expression:
     """A compiled expression: immutable, without side effects, safe to share between threads and greenlets.
@@ -25,7 +30,9 @@ class Expression:
 
     __slots__ = ("_run", "cost", "positions", "source", "step_references")
 
-    def __init__(self, source: str, run: Closure, *, step_references: frozenset[str], cost: int, positions: Positions):
+    def __init__(
+        self, source: str, run: Closure, *, step_references: frozenset[str], cost: int, positions: Positions
+    ) -> None:
         self.source = source
         self.step_references = step_references  # ids of the steps whose output it reads
         self.cost = cost  # the proven maximum of work, in units of one operation
@@ -79,7 +86,7 @@ class Checked:
 def check_expression(source: str, environment: Environment | None, positions: Positions = _HERE) -> Checked:
     """Parse, check and compile, and collect all problems; never raises for bad text."""
     try:
-        tree = parse(source)
+        tree = parse_known(source) if len(source) <= _KNOWN_CHARACTERS_MAX else parse(source)
     except SyntaxProblem as error:
         return Checked(None, DYN, (error.problem,))
     report = check(tree, environment)

@@ -7,13 +7,12 @@ closure, since most of what runs is paths.
 
 from __future__ import annotations
 
-import math
-import operator as operators
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from definitions.expression.errors import Fault, FaultCode
 from definitions.expression.functions import FUNCTIONS, Function, Refused, type_name
+from definitions.expression.operations import OPERATIONS, int64
 from definitions.expression.syntax import (
     Binary,
     Call,
@@ -28,10 +27,8 @@ from definitions.expression.syntax import (
     Select,
     Unary,
 )
-from definitions.limits import INT64_MAX, INT64_MIN, RESULT_CHARACTERS_MAX, RESULT_ITEMS_MAX
 
 Closure = Callable[[Mapping[str, Any]], Any]
-Operation = Callable[[Any, Any, int], Any]
 
 _ABSENT = frozenset({FaultCode.NO_SUCH_FIELD, FaultCode.INDEX_OUT_OF_RANGE})
 
@@ -246,7 +243,7 @@ def _unary(node: Unary) -> Closure:
     def negate(scope: Mapping[str, Any]) -> Any:
         value = operand(scope)
         if type(value) is int:
-            return _int64(-value, offset)
+            return int64(-value, offset)
         if type(value) is float:
             return -value
         raise Fault(FaultCode.NO_SUCH_OVERLOAD, f"`-` does not take {type_name(value)}", offset)
@@ -258,11 +255,11 @@ def _logic(node: Logic) -> Closure:
     parts = tuple((generate(operand), operand.offset) for operand in node.operands)
     operator = node.operator
     # `&&` stops at the first false, `||` at the first true; the operands before it must be bools.
-    stop = operator == "||"
+    stop: Any = operator == "||"
     if len(parts) == 2:  # noqa: PLR2004  (the common case without a loop)
         (left, left_offset), (right, right_offset) = parts
 
-        def two(scope: Mapping[str, Any]) -> bool:
+        def two(scope: Mapping[str, Any]) -> Any:
             value = left(scope)
             if value is stop:
                 return stop
@@ -275,7 +272,7 @@ def _logic(node: Logic) -> Closure:
 
         return two
 
-    def run(scope: Mapping[str, Any]) -> bool:
+    def run(scope: Mapping[str, Any]) -> Any:
         for operand, offset in parts:
             value = operand(scope)
             if value is stop:
@@ -320,136 +317,21 @@ def _map(node: MapLiteral) -> Closure:
     return run
 
 
-def equal(left: Any, right: Any) -> bool:
-    """Compare two JSON values as CEL does: numbers by value, all else only with its own type."""
-    kind, other = type(left), type(right)
-    if kind is other:
-        if kind is list:
-            return len(left) == len(right) and all(map(equal, left, right))
-        if kind is dict:
-            return left.keys() == right.keys() and all(equal(value, right[key]) for key, value in left.items())
-        return bool(left == right)
-    if (kind is int and other is float) or (kind is float and other is int):
-        return bool(left == right)
-    return False
-
-
-def _int64(value: int, offset: int) -> int:
-    if INT64_MIN <= value <= INT64_MAX:
-        return value
-    raise Fault(FaultCode.INTEGER_OVERFLOW, "the result does not fit a 64-bit integer", offset)
-
-
-def _finite(value: float, offset: int) -> float:
-    if math.isfinite(value):
-        return value
-    raise Fault(FaultCode.NOT_FINITE, "the result is too large for a double", offset)
-
-
-def _mismatch(operator: str, left: Any, right: Any, offset: int) -> Fault:
-    message = f"`{operator}` does not take {type_name(left)} and {type_name(right)}"
-    return Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
-
-
-def _add(left: Any, right: Any, offset: int) -> Any:
-    kind = type(left)
-    if kind is not type(right):
-        raise _mismatch("+", left, right, offset)
-    if kind is int:
-        return _int64(left + right, offset)
-    if kind is float:
-        return _finite(left + right, offset)
-    if kind is str or kind is list:
-        if len(left) + len(right) > (RESULT_CHARACTERS_MAX if kind is str else RESULT_ITEMS_MAX):
-            raise Fault(FaultCode.RESULT_TOO_LARGE, f"the {type_name(left)} grows too large", offset)
-        return left + right
-    raise _mismatch("+", left, right, offset)
-
-
-def _arithmetic(operator: str, compute: Callable[[Any, Any], Any]) -> Operation:
-    def run(left: Any, right: Any, offset: int) -> Any:
-        kind = type(left)
-        if kind is type(right):
-            if kind is int:
-                return _int64(compute(left, right), offset)
-            if kind is float:
-                return _finite(compute(left, right), offset)
-        raise _mismatch(operator, left, right, offset)
-
-    return run
-
-
-def _divide(left: Any, right: Any, offset: int) -> Any:
-    kind = type(left)
-    if kind is not type(right) or kind not in (int, float):
-        raise _mismatch("/", left, right, offset)
-    if right == 0:
-        raise Fault(FaultCode.DIVISION_BY_ZERO, "division by zero", offset)
-    if kind is float:
-        return _finite(left / right, offset)
-    quotient = abs(left) // abs(right)  # CEL rounds towards zero, Python down
-    return _int64(quotient if (left < 0) == (right < 0) else -quotient, offset)
-
-
-def _modulo(left: Any, right: Any, offset: int) -> int:
-    if type(left) is not int or type(right) is not int:
-        raise _mismatch("%", left, right, offset)
-    if right == 0:
-        raise Fault(FaultCode.DIVISION_BY_ZERO, "division by zero", offset)
-    remainder = abs(left) % abs(right)
-    return -remainder if left < 0 else remainder
-
-
-def _order(operator: str, compare: Callable[[Any, Any], bool]) -> Operation:
-    def run(left: Any, right: Any, offset: int) -> bool:
-        kind, other = type(left), type(right)
-        numbers = (kind is int or kind is float) and (other is int or other is float)
-        if numbers or (kind is other and (kind is str or kind is bool)):
-            return compare(left, right)
-        raise _mismatch(operator, left, right, offset)
-
-    return run
-
-
-def _in(left: Any, right: Any, offset: int) -> bool:
-    if type(right) is list:
-        return any(equal(left, item) for item in right)
-    if type(right) is dict:
-        return type(left) is str and left in right
-    raise _mismatch("in", left, right, offset)
-
-
-_OPERATIONS: dict[str, Operation] = {
-    "==": lambda left, right, _offset: equal(left, right),
-    "!=": lambda left, right, _offset: not equal(left, right),
-    "<": _order("<", operators.lt),
-    "<=": _order("<=", operators.le),
-    ">": _order(">", operators.gt),
-    ">=": _order(">=", operators.ge),
-    "+": _add,
-    "-": _arithmetic("-", operators.sub),
-    "*": _arithmetic("*", operators.mul),
-    "/": _divide,
-    "%": _modulo,
-    "in": _in,
-}
-
-
 def _binary(node: Binary) -> Closure:
     left, offset = generate(node.left), node.offset
     if isinstance(node.right, Literal):
-        short = _with_literal(node.operator, left, node.right.value)
+        short = _with_literal(node.operator, left, node.right)
         if short is not None:
             return short
-    right, operation = generate(node.right), _OPERATIONS[node.operator]
+    right, operation = generate(node.right), OPERATIONS[node.operator]
     return lambda scope: operation(left(scope), right(scope), offset)
 
 
-def _with_literal(operator: str, left: Closure, value: str | float | bool | None) -> Closure | None:
+def _with_literal(operator: str, left: Closure, literal: Literal) -> Closure | None:
     """Return a shorter closure for `path == 'text'` and `path == null`, which most conditions are."""
     if operator not in ("==", "!="):
         return None
-    wanted = operator == "=="
+    wanted, value = operator == "==", literal.value
     if value is None:
         return lambda scope: (left(scope) is None) is wanted
     if isinstance(value, str):

@@ -26,7 +26,7 @@ class TokenKind(StrEnum):
     END = "end of the expression"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Token:
     """One token; `value` is a literal's value, and an INT may be 2**63, which only a minus can make legal."""
 
@@ -48,7 +48,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)", re.DOTALL
+)
 _SIMPLE_ESCAPES = {
     "a": "\a",
     "b": "\b",
@@ -66,7 +68,7 @@ _SIMPLE_ESCAPES = {
 _CODE_POINT_MAX = 0x10FFFF
 
 # A character that people type from habit, and what stands for it here.
-_HABITS = {"=": "==", "&": "&&", "|": "||", "“": '"', "”": '"', "‘": "'", "’": "'", ";": None, "$": None}
+_HABITS = {"=": "==", "&": "&&", "|": "||", "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'"}
 
 
 def _fail(offset: int, message: str, hint: str | None = None) -> SyntaxProblem:
@@ -77,20 +79,31 @@ def tokenize(source: str) -> list[Token]:
     """Split `source` into tokens, the last of kind END. Raises SyntaxProblem."""
     tokens: list[Token] = []
     offset = 0
-    while offset < len(source):
-        match = _TOKEN.match(source, offset)
+    match_token = _TOKEN.match
+    end = len(source)
+    while offset < end:
+        match = match_token(source, offset)
         if match is None:
             raise _unreadable(source, offset)
         group = match.lastgroup
-        if group != "space":
-            tokens.append(_token(str(group), match.group(), offset))
-            _check_neighbours(tokens)
+        text = match.group()
+        if group == "name":
+            tokens.append(Token(TokenKind.NAME, text, offset))
+        elif group == "operator":
+            tokens.append(Token(TokenKind.OPERATOR, text, offset))
+        elif group != "space":
+            tokens.append(_literal(str(group), text, offset))
+        if group in _CROWDED and len(tokens) > 1:
+            _check_neighbours(tokens[-2], tokens[-1])
         offset = match.end()
-    tokens.append(Token(TokenKind.END, "", len(source)))
+    tokens.append(Token(TokenKind.END, "", end))
     return tokens
 
 
-def _token(group: str, text: str, offset: int) -> Token:
+_CROWDED = frozenset({"name", "string"})  # what must not stand right behind a literal
+
+
+def _literal(group: str, text: str, offset: int) -> Token:
     if group == "int":
         return Token(TokenKind.INT, text, offset, _integer(text, offset))
     if group == "double":
@@ -98,16 +111,11 @@ def _token(group: str, text: str, offset: int) -> Token:
         if value in (float("inf"), float("-inf")):
             raise SyntaxProblem(Problem(Code.NUMBER_RANGE, offset, f"{text[:40]} is too large for a double"))
         return Token(TokenKind.DOUBLE, text, offset, value)
-    if group == "string":
-        return Token(TokenKind.STRING, text, offset, _string(text, offset))
-    return Token(TokenKind.NAME if group == "name" else TokenKind.OPERATOR, text, offset)
+    return Token(TokenKind.STRING, text, offset, _string(text, offset))
 
 
-def _check_neighbours(tokens: list[Token]) -> None:
+def _check_neighbours(left: Token, right: Token) -> None:
     """Refuse `1u`, `12px`, `b"x"` and triple quotes, which would else read as two tokens side by side."""
-    if len(tokens) < len(("left", "right")):
-        return
-    left, right = tokens[-2], tokens[-1]
     if left.offset + len(left.text) != right.offset:
         return
     if left.kind in (TokenKind.INT, TokenKind.DOUBLE) and right.kind is TokenKind.NAME:

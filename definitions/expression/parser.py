@@ -5,8 +5,6 @@ Depth and size are limited here, so that nothing after the parser can meet a tre
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from definitions.codes import Code
 from definitions.expression.errors import Problem, SyntaxProblem
 from definitions.expression.lexer import Token, TokenKind, tokenize
@@ -33,13 +31,36 @@ from definitions.limits import (
 )
 
 _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
-_RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
-_ADDITIVE = frozenset({"+", "-"})
-_MULTIPLICATIVE = frozenset({"*", "/", "%"})
+_PRECEDENCES = {
+    "||": 1,
+    "&&": 2,
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
+    **dict.fromkeys(("+", "-"), 4),
+    **dict.fromkeys(("*", "/", "%"), 5),
+}
+_LOGIC = frozenset({"||", "&&"})
 
 # CEL keeps these for itself; as names of fields after a dot they are fine.
 RESERVED = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
 )
 KEYWORDS = frozenset({"true", "false", "null", "in"})
 
@@ -63,10 +84,10 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Node:
-        if self._peek.kind is TokenKind.END:
+        if self._at_end():
             raise self._unexpected("an expression")
         node = self._expression()
-        if self._peek.kind is not TokenKind.END:
+        if not self._at_end():
             raise self._unexpected("an operator or the end")
         return node
 
@@ -74,14 +95,17 @@ class _Parser:
     def _peek(self) -> Token:
         return self._tokens[self._at]
 
+    def _at_end(self) -> bool:
+        return self._peek.kind is TokenKind.END
+
     def _next(self) -> Token:
         token = self._tokens[self._at]
         self._at += 1
         return token
 
-    def _is(self, *texts: str) -> bool:
-        token = self._peek
-        return token.kind in (TokenKind.OPERATOR, TokenKind.NAME) and token.text in texts
+    def _is(self, text: str) -> bool:
+        # A literal's text has its quotes or digits, so no literal is taken for an operator.
+        return self._tokens[self._at].text == text
 
     def _expect(self, text: str) -> Token:
         if not self._is(text):
@@ -110,54 +134,41 @@ class _Parser:
 
     def _expression(self) -> Node:
         self._deeper(self._peek.offset)
-        condition = self._or()
+        condition = self._operation(1)
         if self._is("?"):
             offset = self._next().offset
-            then = self._or()
+            then = self._operation(1)
             self._expect(":")
             condition = self._made(Conditional(condition, then, self._expression(), offset))
         self._depth -= 1
         return condition
 
-    def _or(self) -> Node:
-        return self._chain("||")
-
-    def _chain(self, operator: str) -> Node:
-        operand = self._relation if operator == "&&" else self._and
-        first = operand()
-        if not self._is(operator):
-            return first
-        offset = self._peek.offset
-        operands = [first]
-        while self._is(operator):
-            self._next()
-            operands.append(operand())
-        return self._made(Logic(operator, tuple(operands), offset))
-
-    def _and(self) -> Node:
-        return self._chain("&&")
-
-    def _relation(self) -> Node:
-        return self._binary(_RELATIONS, self._addition)
-
-    def _addition(self) -> Node:
-        return self._binary(_ADDITIVE, self._multiplication)
-
-    def _multiplication(self) -> Node:
-        return self._binary(_MULTIPLICATIVE, self._unary)
-
-    def _binary(self, operators: frozenset[str], operand: Callable[[], Node]) -> Node:
-        left = operand()
+    def _operation(self, level: int) -> Node:
+        """Parse operators that bind at least as tightly as `level`; all of them group from the left."""
+        left = self._unary()
         depth = self._depth
-        while self._is(*operators):
-            token = self._next()
+        while True:
+            token = self._peek
+            precedence = _PRECEDENCES.get(token.text, 0)
+            if precedence < level or precedence == 0:
+                self._depth = depth
+                return left
+            if token.text in _LOGIC:
+                left = self._chain(left, token)
+                continue
+            self._next()
             self._deeper(token.offset)
-            left = self._made(Binary(token.text, left, operand(), token.offset))
-        self._depth = depth
-        return left
+            left = self._made(Binary(token.text, left, self._operation(precedence + 1), token.offset))
+
+    def _chain(self, first: Node, token: Token) -> Node:
+        operands = [first]
+        while self._is(token.text):
+            self._next()
+            operands.append(self._operation(_PRECEDENCES[token.text] + 1))
+        return self._made(Logic(token.text, tuple(operands), token.offset))
 
     def _unary(self) -> Node:
-        if not self._is("!", "-"):
+        if self._peek.text not in ("!", "-"):
             return self._member()
         token = self._next()
         if token.text == "-" and self._peek.kind is TokenKind.INT:
@@ -181,7 +192,7 @@ class _Parser:
 
     def _suffixes(self, node: Node) -> Node:
         depth = self._depth
-        while self._is(".", "["):
+        while self._peek.text in (".", "["):
             opening = self._next()
             self._deeper(opening.offset)
             if opening.text == "[":

@@ -1,6 +1,7 @@
 """The syntax tree of an expression. Offsets count characters of its text; every node has the one to blame.
 
 `&&` and `||` chains are one node with many operands, so that a long chain is not a deep tree.
+Nodes are never changed; they are not frozen because a frozen dataclass takes three times as long to make.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Literal:
     """null, a bool, a number or a text."""
 
@@ -16,7 +17,7 @@ class Literal:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Name:
     """A root: `input`, `steps`, `output`, ..."""
 
@@ -24,7 +25,7 @@ class Name:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Select:
     """`operand.field`; `offset` is that of the field's name."""
 
@@ -33,7 +34,7 @@ class Select:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Index:
     """`operand[index]`; `offset` is that of the bracket."""
 
@@ -42,7 +43,7 @@ class Index:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A function, or a method when `target` is not None; `offset` is that of its name."""
 
@@ -52,7 +53,7 @@ class Call:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unary:
     """`!operand` or `-operand`."""
 
@@ -61,7 +62,7 @@ class Unary:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Binary:
     """An arithmetic operator, a comparison or `in`; `offset` is that of the operator."""
 
@@ -71,7 +72,7 @@ class Binary:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Logic:
     """`a && b && ...` or `a || b || ...`, two operands at least."""
 
@@ -80,7 +81,7 @@ class Logic:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Conditional:
     """`condition ? then : otherwise`; `offset` is that of the question mark."""
 
@@ -90,7 +91,7 @@ class Conditional:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListLiteral:
     """`[a, b]`."""
 
@@ -98,7 +99,7 @@ class ListLiteral:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MapLiteral:
     """`{"a": b}`."""
 
