@@ -112,7 +112,7 @@ class ProcessCollector(Collector):
         for name, words, value in (
             ("orbit_process_resident_bytes", "Memory in use", pages * resource.getpagesize()),
             ("orbit_process_cpu_seconds", "CPU time used", used.ru_utime + used.ru_stime),
-            ("orbit_process_open_files", "Open files and sockets", len(os.listdir("/proc/self/fd"))),
+            ("orbit_process_open_files", "Open files and sockets", len(list(Path("/proc/self/fd").iterdir()))),
             ("orbit_process_start_seconds", "When it began, seconds since the epoch", time.time() - uptime
              + started / os.sysconf("SC_CLK_TCK")),
         ):  # fmt: skip

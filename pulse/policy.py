@@ -197,13 +197,17 @@ def _again(ending: Ending, error: TaskError, *, failed: int, lost: int) -> Decis
     if budget.is_cancel_wanted:
         return Finish(TaskState.CANCELLED, error)
     unknown = error.class_ is ErrorClass.UNKNOWN_OUTCOME
+    details = {"last": json.loads(error.as_text())}
+    if ending.now >= budget.deadline_at:
+        message = "the task's total deadline has passed"
+        ended = TaskError(error.class_, "DEADLINE_EXCEEDED", message, details, effect_unknown=unknown)
+        return Finish(TaskState.FAILED, ended)
     if budget.failed_count + failed >= budget.attempts_max:
-        ended = TaskError(error.class_, "ATTEMPTS_EXHAUSTED", error.message, error.details, effect_unknown=unknown)
+        ended = TaskError(error.class_, "ATTEMPTS_EXHAUSTED", error.message, details, effect_unknown=unknown)
         return Finish(TaskState.FAILED, ended if unknown else error)
     wait = backoff(budget, budget.failed_count + budget.lost_count + failed + lost, jitter=ending.jitter)
     if ending.now + wait >= budget.deadline_at:
         message = "the task's total deadline leaves no time for another attempt"
-        details = {"last": json.loads(error.as_text())}
         ended = TaskError(error.class_, "DEADLINE_EXCEEDED", message, details, effect_unknown=unknown)
         return Finish(TaskState.FAILED, ended)
     return Retry(ending.now + wait, error)

@@ -8,9 +8,9 @@ counters, last. An attempt ends at most once because its row's state is part of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orbit.store.journal import EventRecord, events_insert
 from pulse.listener import TaskChange, TaskListener, TaskOwner
@@ -47,13 +47,35 @@ class Settlement:
     released: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Whom settling tells: owners' listeners inside the transaction, and this process's dispatcher after it."""
+class Surroundings(Protocol):
+    """Whom changes are told: owners' listeners inside the transaction, and this process's dispatcher after it."""
 
-    listeners: Sequence[TaskListener]
-    on_ready: Callable[[frozenset[bytes]], None]
-    on_changed: Callable[[frozenset[bytes]], None]
+    listeners: list[TaskListener]
+
+    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+        """Hear of lanes in which something may be claimed, with the lowest new place in each (NOTHING_NEW: none)."""
+
+    def on_changed(self, task_ids: frozenset[bytes]) -> None:
+        """Hear of tasks that somebody may wait for."""
+
+    def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
+        """Hear of attempts that are no longer live."""
+
+    def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
+        """Hear of running tasks whose workers should be asked to stop, and why."""
+
+
+# In `on_ready`: room came free in the lane, but no entry was added.
+NOTHING_NEW: Micros = 2**62
+
+
+def lowest_by_lane(entries: Sequence[Mapping[str, Any]]) -> dict[bytes, Micros]:
+    """Return the lowest place of each lane among entries of `ready`."""
+    lowest: dict[bytes, Micros] = {}
+    for entry in entries:
+        lane_id, at = entry["lane_id"], entry["dispatch_at"]
+        lowest[lane_id] = min(at, lowest.get(lane_id, at))
+    return lowest
 
 
 def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundings, *, now: Micros) -> None:
@@ -74,10 +96,13 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
             listener.tasks_changed(tx, changes)
     usage_move(tx, _usage_moves(settlements))
     backlog_move(tx, _backlog_moves(writes))
-    lanes = frozenset(row["lane_id"] for row in ready_rows)
     changed = frozenset(write.task.id for write in writes)
-    freed = lanes | {item.task.lane_id for item in settlements if item.attempt is not None}
-    tx.after_commit(lambda: around.on_ready(frozenset(freed)))
+    ended = frozenset(item.attempt.id for item in settlements if item.attempt is not None)
+    freed = dict.fromkeys((item.task.lane_id for item in settlements if item.attempt is not None), NOTHING_NEW)
+    lanes = freed | lowest_by_lane(ready_rows)
+    # The order matters: a session's room must be free before the dispatcher is told to look.
+    tx.after_commit(lambda: around.on_ended(ended))
+    tx.after_commit(lambda: around.on_ready(lanes))
     tx.after_commit(lambda: around.on_changed(changed))
 
 

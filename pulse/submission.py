@@ -1,14 +1,14 @@
 """Accept tasks: each with its receipt, its place in the backlog, its events and its entry in `ready`, all or nothing.
 
 A replay wins over every refusal. A refused item leaves nothing behind and touches no other item of its batch. Locks:
-receipts (sorted), then pure inserts, then the backlog rows last. Where the whole batch fits, one conditional update takes
-its places at the very end; only a nearly full queue is locked first and granted item by item, in order of arrival.
+receipts (sorted), then pure inserts, then the backlog rows last. Where the whole batch fits, one conditional update
+takes its places at the very end; only a nearly full queue is locked first and granted item by item, as they came.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from orbit.store.journal import EventRecord, events_insert
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
 from pulse.requests import TaskRequest, Times, times_of
+from pulse.settle import lowest_by_lane
 from pulse.states import SourceKind, TaskState, WaitReason
 from pulse.store.counters import backlog_lock, backlog_move, backlog_take
 from pulse.store.lanes import LaneKey, delayed_insert, lane_create, lanes_count, lanes_find, ready_insert
@@ -32,6 +33,9 @@ from pulse.store.submit import tasks_insert
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Database, Transaction
+
+
+OnReady = Callable[[Mapping[bytes, "Micros"]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class _Draft:
     task_id: bytes
     queue_id: bytes = b""
     lane_id: bytes = b""
+    answer: dict[str, Any] | None = None
     times: Times | None = None
     outcome: Answer | OrbitError | None = None
 
@@ -62,9 +67,7 @@ class _BacklogShort(Exception):
     """Not all of a batch's places are free."""
 
 
-def tasks_accept(
-    database: Database, submits: Sequence[Submit], on_ready: Callable[[frozenset[bytes]], None]
-) -> list[Answer | OrbitError]:
+def tasks_accept(database: Database, submits: Sequence[Submit], on_ready: OnReady) -> list[Answer | OrbitError]:
     """Accept a batch in one transaction of its own; one outcome for each item, in order."""
     try:
         return database.transaction(lambda tx: tasks_submit(tx, submits, on_ready, is_roomy=True))
@@ -75,7 +78,7 @@ def tasks_accept(
 def tasks_submit(
     tx: Transaction,
     submits: Sequence[Submit],
-    on_ready: Callable[[frozenset[bytes]], None],
+    on_ready: OnReady,
     *,
     is_roomy: bool = False,
 ) -> list[Answer | OrbitError]:
@@ -93,14 +96,13 @@ def tasks_submit(
     receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
     if not is_roomy:
         accepted = _grant(tx, accepted)
-    _insert(tx, accepted, now=now)
+    entries = _insert(tx, accepted, now=now)
     if is_roomy:
         _take_all(tx, accepted)
     for draft in accepted:
         draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
-    if accepted:
-        lanes = frozenset(draft.lane_id for draft in accepted)
-        tx.after_commit(lambda: on_ready(lanes))
+    if entries:
+        tx.after_commit(lambda: on_ready(lowest_by_lane(entries)))
     return _settle_twins(drafts)
 
 
@@ -227,9 +229,10 @@ def _take_all(tx: Transaction, drafts: Sequence[_Draft]) -> None:
             raise _BacklogShort
 
 
-def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
+def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[dict[str, Any]]:
+    """Insert accepted tasks and return their entries in `ready`."""
     if not drafts:
-        return
+        return []
     tasks_insert(tx, [_row(draft, now=now) for draft in drafts])
     ready_rows: list[dict[str, Any]] = []
     delayed_rows: list[dict[str, Any]] = []
@@ -245,6 +248,7 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
     delayed_insert(tx, delayed_rows)
     events = [EventRecord(d.submit.request.namespace_id, "task.submitted", d.task_id, 1) for d in drafts]
     events_insert(tx, events, now=now)
+    return ready_rows
 
 
 def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
@@ -289,9 +293,15 @@ def _receipt(draft: _Draft, *, now: Micros) -> Receipt:
 
 def _answer(draft: _Draft, *, now: Micros) -> dict[str, Any]:
     """Return what the first answer says of the task: what never changes, and the state at its acceptance."""
+    if draft.answer is None:
+        draft.answer = {"task": _first_view(draft, now=now)}
+    return draft.answer
+
+
+def _first_view(draft: _Draft, *, now: Micros) -> dict[str, Any]:
     request, times = draft.submit.request, draft.times
     assert times is not None
-    task = {
+    return {
         "id": draft.task_id.hex(),
         "queue": request.queue,
         "type": request.type,
@@ -302,4 +312,3 @@ def _answer(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "deadline_at": to_rfc3339(times.deadline_at),
         "revision": "1",
     }
-    return {"task": task}

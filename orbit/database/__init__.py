@@ -4,6 +4,15 @@ from orbit.database.clock import DatabaseClock
 from orbit.database.connect import ConnectionLimits
 from orbit.database.database import Database, Pool
 from orbit.database.schema import TABLE_OPTIONS, metadata
-from orbit.database.transaction import Transaction
+from orbit.database.transaction import RunAgain, Transaction
 
-__all__ = ["TABLE_OPTIONS", "ConnectionLimits", "Database", "DatabaseClock", "Pool", "Transaction", "metadata"]
+__all__ = [
+    "TABLE_OPTIONS",
+    "ConnectionLimits",
+    "Database",
+    "DatabaseClock",
+    "Pool",
+    "RunAgain",
+    "Transaction",
+    "metadata",
+]

@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from orbit.database.clock import DatabaseClock
 from orbit.database.connect import ConnectionLimits, engine_open
 from orbit.database.failures import Failure, classify
-from orbit.database.transaction import Transaction
+from orbit.database.transaction import RunAgain, Transaction
 from orbit.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -126,6 +126,11 @@ class Database:
                 if attempt == ATTEMPTS_MAX or away > _AWAY_ATTEMPTS_MAX:
                     self.counts["failures"] += 1
                     message = "the database is away" if away else "the database is too contended"
+                    raise Unavailable(message) from error
+            except RunAgain as error:
+                self.counts["retries"] += 1
+                if attempt == ATTEMPTS_MAX:
+                    message = "the database is too contended"
                     raise Unavailable(message) from error
             except PoolTimeout as error:
                 self.counts["failures"] += 1

@@ -20,6 +20,10 @@ Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 _NOW = text("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))")
 
 
+class RunAgain(Exception):
+    """What was read without a lock had changed when it was locked: roll back and run the whole transaction again."""
+
+
 class Transaction:
     """Statements inside one transaction.
 

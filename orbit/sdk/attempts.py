@@ -38,6 +38,7 @@ log = logging.getLogger("orbit.worker")
 LEASE_SHARE = 0.9
 SCAN_SECONDS = 0.05
 RENEW_TOGETHER_SHARE = 0.2  # of the renewal interval: what is due that soon is renewed in the same frame
+RENEW_AGAIN_SECONDS = 1.0
 RECENT_MAX = 4_096
 FINAL_RECEIPTS = frozenset({"ACCEPTED", "DUPLICATE", "LATE", "REJECTED"})
 ASK_AGAIN_CODES = frozenset({"RATE_LIMITED", "UNAVAILABLE"})
@@ -97,15 +98,16 @@ class Attempts:
         self._again_count = 0
         self._scan_at = 0.0
         self._told_room = capacity
+        self._live_count = 0
+        self._zombie_count = 0
         self._draining = False
         self.returned_count = 0
         self.numbers = Welcome()
 
     @property
     def room(self) -> int:
-        """Return how many attempts the server may count at us: the capacity less handlers that outlive their attempt."""
-        zombies = sum(1 for attempt in self._by_id.values() if not attempt.live and attempt.phase is Phase.RUNNING)
-        return max(0, self._capacity - zombies)
+        """Return how many attempts the server may count at us: handlers that outlive their attempt keep their slot."""
+        return 0 if self._draining else max(0, self._capacity - self._zombie_count)
 
     @property
     def settled(self) -> bool:
@@ -116,6 +118,11 @@ class Attempts:
     def results_waiting(self) -> int:
         """Count the results that are ready to be sent."""
         return len(self._results)
+
+    def token(self, attempt_id: str) -> str | None:
+        """Return the execution credential of an attempt that is ours, None for any other."""
+        attempt = self._by_id.get(attempt_id)
+        return attempt.task.token if attempt is not None and attempt.live else None
 
     def resume_items(self) -> list[ResumeItem]:
         """Return the `resume` of a hello: every attempt that is still ours as far as we know."""
@@ -139,8 +146,11 @@ class Attempts:
     def welcomed(self, welcome: Welcome, now: float) -> None:
         """Take the session's numbers and the verdicts on what we resumed."""
         self.numbers = welcome
-        self._told_room = self._capacity
+        self._told_room = self.room
         self._scan_at = now
+        # What became ready to be said meanwhile is said below, once, by the verdict on its attempt.
+        self._results.clear()
+        self._releases.clear()
         verdicts = {item.attempt_id: item for item in welcome.resumed}
         for attempt in list(self._by_id.values()):
             item = verdicts.get(attempt.task.attempt_id, ResumedItem(attempt.task.attempt_id, "LOST"))
@@ -152,7 +162,7 @@ class Attempts:
             elif item.verdict == "LOST":
                 self._lose(attempt)
             elif attempt.phase is Phase.LEASED:
-                if self._draining:
+                if self._draining and attempt.asked_at is None:
                     self._release(attempt)
                 else:
                     self._starts.append(attempt)
@@ -166,7 +176,7 @@ class Attempts:
 
     def assigned(self, tasks: Sequence[AssignedTask], now: float) -> None:
         """Ask to start what there is room for; hand back the rest."""
-        room = self.room - sum(1 for attempt in self._by_id.values() if attempt.live)
+        room = self.room - self._live_count
         for task in tasks:
             if task.attempt_id in self._by_id or task.attempt_id in self._recent:
                 continue  # an attempt is taken once, however often it is offered
@@ -178,6 +188,7 @@ class Attempts:
             deadline = float("inf") if task.deadline_in_ms is None else now + task.deadline_in_ms / 1000
             attempt = Attempt(task, handler, now + task.lease_ms / 1000 * LEASE_SHARE, deadline)
             self._by_id[task.attempt_id] = attempt
+            self._live_count += 1
             self._by_start[attempt.start_id] = attempt
             self._starts.append(attempt)
 
@@ -214,7 +225,7 @@ class Attempts:
         if granted:
             self._pool.submit(granted)
 
-    def renewed(self, items: Sequence[RenewedItem]) -> None:
+    def renewed(self, items: Sequence[RenewedItem], now: float) -> None:
         """Prolong leases, and stop what was refused or is to be cancelled."""
         for item in items:
             attempt = self._by_id.get(item.attempt_id)
@@ -223,7 +234,9 @@ class Attempts:
             if item.code and item.code not in ASK_AGAIN_CODES:
                 self._lose(attempt)
                 continue
-            if item.lease_ms and attempt.renew_sent_at is not None:
+            if item.code:
+                attempt.renew_at = now + RENEW_AGAIN_SECONDS
+            elif item.lease_ms and attempt.renew_sent_at is not None:
                 until = attempt.renew_sent_at + item.lease_ms / 1000 * LEASE_SHARE
                 attempt.lease_until = max(attempt.lease_until, until)
             attempt.renew_sent_at = None
@@ -259,7 +272,8 @@ class Attempts:
     def drain(self) -> None:
         """Take nothing more: release what was not asked for, return what was granted but not begun."""
         self._draining = True
-        self._starts.clear()
+        # A start that was asked on a lost connection may have been granted: only its answer tells.
+        self._starts = [attempt for attempt in self._starts if attempt.asked_at is not None]
         for attempt in list(self._by_id.values()):
             if attempt.phase is Phase.LEASED and (attempt.asked_at is None or attempt.ask_waits):
                 self._release(attempt)
@@ -353,8 +367,7 @@ class Attempts:
     def _cancel(self, attempt: Attempt, reason: CancelReason) -> None:
         if attempt.phase is not Phase.RUNNING:
             return
-        attempt.cancelled.set(reason)
-        if self._pool.withdraw(attempt):
+        if attempt.cancelled.set(reason) and self._pool.withdraw(attempt):
             self._finish(attempt, NOT_RUN if reason is CancelReason.LEASE_LOST else Outcome("CANCELLED"))
 
     def _lose(self, attempt: Attempt) -> None:
@@ -369,11 +382,19 @@ class Attempts:
                 self._forget(attempt)
             else:
                 # The handler still runs: it keeps its slot, and what it did is reported as late evidence.
-                attempt.live = False
+                self._bury(attempt)
+                self._zombie_count += 1
+
+    def _bury(self, attempt: Attempt) -> None:
+        if attempt.live:
+            attempt.live = False
+            self._live_count -= 1
 
     def _finish(self, attempt: Attempt, outcome: Outcome) -> None:
         task = attempt.task
         attempt.phase = Phase.FINISHED
+        if not attempt.live:
+            self._zombie_count -= 1
         attempt.result = ResultItem(
             new_message_id(),
             task.attempt_id,
@@ -400,7 +421,7 @@ class Attempts:
         heapq.heappush(self._again, (when, self._again_count, attempt))
 
     def _forget(self, attempt: Attempt) -> None:
-        attempt.live = False
+        self._bury(attempt)
         self._by_id.pop(attempt.task.attempt_id, None)
         self._by_start.pop(attempt.start_id, None)
         if attempt.result is not None:

@@ -19,11 +19,12 @@ _MELTING = 8  # a backlog that would be gone within this many ticks needs no fur
 
 
 class HandlerPool(Generic[ItemT]):
-    """Runs `run(item)` for each submitted item on daemon threads; `run` must not raise."""
+    """Runs `run(item)` for each submitted item on daemon threads, and `leave()` when a thread ends; neither may raise."""
 
-    def __init__(self, *, size: int, run: Callable[[ItemT], None], name: str) -> None:
+    def __init__(self, *, size: int, run: Callable[[ItemT], None], leave: Callable[[], None], name: str) -> None:
         self._size = size
         self._run = run
+        self._leave = leave
         self._name = name
         self._work: deque[ItemT] = deque()
         self._changed = threading.Condition(threading.Lock())
@@ -94,6 +95,7 @@ class HandlerPool(Generic[ItemT]):
             with self._changed:
                 while not self._work:
                     if self._stopping:
+                        self._leave()
                         return
                     self._idle += 1
                     self._changed.wait()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BindParameter, bindparam, update
 
-from pulse.states import AttemptState, TaskState
+from pulse.states import AttemptState, TaskState, WaitReason
 from pulse.tables import attempt, task
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ _SUCCEED = (
     update(task)
     .where(task.c.id.in_(_IDS), task.c.state == TaskState.RUNNING)
     .values(state=TaskState.SUCCEEDED, finished_at=bindparam("now"), revision=task.c.revision + 1, error=None)
+)
+_READY = (
+    update(task)
+    .where(task.c.id.in_(_IDS), task.c.state == TaskState.WAITING)
+    .values(wait_reason=WaitReason.READY, revision=task.c.revision + 1)
 )
 _END_ATTEMPTS = (
     update(attempt)
@@ -68,6 +73,12 @@ def tasks_write(tx: Transaction, writes: Sequence[TaskWrite]) -> None:
         rows = sorted(by_state[state], key=lambda row: row["id"])
         matched = tx.update_many(task, rows=rows, where={"state": state})
         assert matched == len(rows), f"{matched} of {len(rows)} locked tasks were {state}"
+
+
+def tasks_ready(tx: Transaction, ids: Collection[bytes]) -> None:
+    """Move locked waiting tasks to the reason READY."""
+    if ids:
+        tx.expect(_READY, {"ids": sorted(ids)}, count=len(ids))
 
 
 def _row(write: TaskWrite) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""`orbit worker module:worker`: find a worker by name and run it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+from orbit.sdk.errors import ConfigurationError
+from orbit.sdk.worker import Worker
+
+
+def load_worker(target: str) -> Worker:
+    """Import `module:attribute`, the current folder first; raise ConfigurationError in one line if it is no Worker."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ConfigurationError(f"{target!r} does not have the form module:worker")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise
+        raise ConfigurationError(f"there is no module {module_name!r} here or on the path") from None
+    worker = getattr(module, attribute, None)
+    if not isinstance(worker, Worker):
+        raise ConfigurationError(f"{target} is not an orbit.Worker")
+    return worker
+
+
+def run_worker(
+    target: str, *, capacity: int | None = None, queues: tuple[str, ...] = (), drain_seconds: float | None = None
+) -> int:
+    """Run a worker until it is told to stop; return the process's exit code: 0 when it drained.
+
+    The arguments, where given, win over what the worker's module says. Raises OrbitSDKError for what is wrong with the
+    target, the settings or the credential.
+    """
+    worker = load_worker(target)
+    if capacity is not None:
+        worker.capacity = capacity
+    if queues:
+        worker.queues = queues
+    if drain_seconds is not None:
+        worker.drain_seconds = drain_seconds
+    drained = worker.run()
+    if not drained:
+        # Exit code 0 all the same: what did not end in time was handed back, which is the orderly way.
+        logging.getLogger("orbit.worker").warning("some tasks did not end in time and were handed back")
+    return 0

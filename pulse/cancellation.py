@@ -1,0 +1,124 @@
+"""Cancel: WAITING and LEASED tasks at once and atomically against Start; of others the intent is kept.
+
+A RUNNING task stays unfinished until its worker answers or its lease is judged; one in review until a verdict. Locks:
+`ready` or `delayed` first, tasks, attempts, then counters in `settle`. Which entry to lock is learned by a plain read,
+and checked again under the task's lock; where the task has moved meanwhile, the whole transaction is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orbit.database import RunAgain
+from orbit.errors import NotFound, OwnedByWorkflow
+from orbit.idempotency import Answer, Command, Made, once
+from orbit.store.journal import Actor, AuditRecord, audit_insert
+from pulse.policy import Finish
+from pulse.settle import Settlement, Surroundings, settle
+from pulse.states import TERMINAL, AttemptState, SourceKind, TaskState
+from pulse.store.cancel import cancels_store
+from pulse.store.lanes import ReadyKey, delayed_delete, ready_delete
+from pulse.store.rows import LockedTask, attempts_live_of, attempts_lock, ready_key, task_read, tasks_lock
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A wish to cancel one task, and why."""
+
+    task_id: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOutcome:
+    """What became of the wish: the task's state now, and whether its intent is kept for later."""
+
+    state: TaskState
+    is_wanted: bool
+
+
+def task_cancel(tx: Transaction, command: Command, actor: Actor, cancel: Cancel, around: Surroundings) -> Answer:
+    """Cancel a task for a caller outside, with audit and receipt, or replay the receipt.
+
+    Raises NotFound, OwnedByWorkflow for a workflow's task.
+    """
+
+    def make() -> Made:
+        task = task_read(tx, cancel.task_id)
+        if task is None or task.namespace_id != command.namespace_id:
+            message = "no such task"
+            raise NotFound(message)
+        if task.source_kind == SourceKind.WORKFLOW:
+            message = "the task belongs to a workflow instance; cancel the instance"
+            raise OwnedByWorkflow(message)
+        outcome = tasks_cancel(tx, [cancel], around)[cancel.task_id]
+        record = AuditRecord(
+            namespace_id=task.namespace_id,
+            actor=actor,
+            operation="task.cancel",
+            subject_kind="task",
+            subject_id=task.id,
+            reason=cancel.reason,
+            before={"state": task.state},
+            after={"state": outcome.state, "cancel_requested": outcome.is_wanted},
+        )
+        audit_insert(tx, record, now=tx.now())
+        answer = {"id": task.id.hex(), "state": outcome.state, "cancel_requested": outcome.is_wanted}
+        return Made(task.id, {"task": answer})
+
+    return once(tx, command, make)
+
+
+def tasks_cancel(tx: Transaction, cancels: Sequence[Cancel], around: Surroundings) -> dict[bytes, CancelOutcome]:
+    """Cancel tasks inside the caller's transaction; tasks that do not exist are left out of the answer."""
+    reasons = {cancel.task_id: cancel.reason for cancel in cancels}
+    seen = {task_id: row for task_id in sorted(reasons) if (row := task_read(tx, task_id)) is not None}
+    _take_out(tx, seen)
+    tasks = tasks_lock(tx, seen.keys())
+    live = {attempt.task_id: attempt.id for attempt in attempts_live_of(tx, tasks.keys())}
+    attempts = attempts_lock(tx, live.values())
+    now = tx.now()
+    outcomes: dict[bytes, CancelOutcome] = {}
+    settlements: list[Settlement] = []
+    wanted: dict[bytes, tuple[LockedTask, str]] = {}
+    for task_id, task in tasks.items():
+        match task.state:
+            case TaskState.WAITING:
+                _check_unmoved(seen[task_id], task)
+                settlements.append(Settlement(task, Finish(TaskState.CANCELLED)))
+                outcomes[task_id] = CancelOutcome(TaskState.CANCELLED, is_wanted=False)
+            case TaskState.LEASED:
+                attempt = attempts[live[task_id]]
+                ended = Settlement(task, Finish(TaskState.CANCELLED), attempt, AttemptState.ABANDONED)
+                settlements.append(ended)
+                outcomes[task_id] = CancelOutcome(TaskState.CANCELLED, is_wanted=False)
+            case state if state in TERMINAL:
+                outcomes[task_id] = CancelOutcome(state, is_wanted=False)
+            case state:
+                if task.cancel_requested_at is None:
+                    wanted[task_id] = (task, reasons[task_id])
+                outcomes[task_id] = CancelOutcome(state, is_wanted=True)
+    cancels_store(tx, wanted, now=now)
+    if wanted:
+        notices = {task_id: reason for task_id, (_, reason) in wanted.items()}
+        tx.after_commit(lambda: around.on_cancel_wanted(notices))
+        tx.after_commit(lambda: around.on_changed(frozenset(notices)))
+    settle(tx, settlements, around, now=now)
+    return outcomes
+
+
+def _take_out(tx: Transaction, seen: dict[bytes, LockedTask]) -> None:
+    """Remove the entries of waiting tasks, which locks them before the tasks themselves."""
+    waiting = [row for row in seen.values() if row.state is TaskState.WAITING]
+    ready_delete(tx, [ReadyKey(**ready_key(row)) for row in waiting if row.wait_reason == "READY"])
+    delayed_delete(tx, [(row.available_at, row.id) for row in waiting if row.wait_reason != "READY"])
+
+
+def _check_unmoved(seen: LockedTask, locked: LockedTask) -> None:
+    if seen.revision != locked.revision:
+        raise RunAgain

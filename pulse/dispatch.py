@@ -1,0 +1,240 @@
+"""The dispatcher of one node: matches what is ready with the room of the workers connected here.
+
+One greenlet claims, one batch at a time, for all sessions together. It is woken by what this process commits; what
+other processes commit is found by a probe whose interval adapts. Nothing here is a fact: a node that dies loses only
+hints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import gevent
+from gevent.event import Event
+
+from orbit.database import Pool
+from orbit.errors import OrbitError
+from orbit.ids import new_id
+from orbit.logs import get_logger
+from pulse import limits
+from pulse.claim import Demand, claim
+from pulse.lease import Held
+from pulse.sessions import CancelNotice, Outbox, Session, SessionHello
+from pulse.settle import NOTHING_NEW
+from pulse.store.lanes import lanes_of
+from pulse.store.session import NewSession, session_end, session_insert, sessions_seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orbit.clock import Micros
+    from orbit.database import Database, Transaction
+    from pulse.claim import Assignment, Claimed, Seat
+    from pulse.states import RecoverySafety
+
+_log = get_logger(__name__)
+
+_LANES_REFRESH_SECONDS = 1.0
+_WATERMARK_SECONDS = 0.25
+
+
+class Dispatcher:
+    """Claims for this node's sessions. `start` and `stop` it; sessions attach and detach at any time."""
+
+    def __init__(self, database: Database, node: str, give_back: Callable[[Sequence[Held]], object]) -> None:
+        self.node = node
+        self.sessions: dict[bytes, Session] = {}
+        self.claimed_count = 0
+        self._database = database
+        self._give_back = give_back
+        self._wake = Event()
+        self._stopping = False
+        self._known_lanes: set[bytes] = set()
+        self._lanes_at = 0.0
+        self._watermarks: dict[bytes, tuple[Micros, float]] = {}
+        self._seen_at = time.monotonic()
+        self._greenlet: gevent.Greenlet[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._greenlet = gevent.spawn(self._loop)
+
+    def stop(self) -> None:
+        """End the loop; a claim in flight is finished first."""
+        self._stopping = True
+        self._wake.set()
+        if self._greenlet is not None:
+            self._greenlet.join()
+
+    def drain(self, *, spread_ms: int) -> None:
+        """Claim nothing more and ask every worker to go elsewhere."""
+        for session in list(self.sessions.values()):
+            session.is_draining = True
+            session.outbox.drain(spread_ms)
+
+    def attach(self, hello: SessionHello, outbox: Outbox) -> Session:
+        """Record a worker's connection. It gets tasks once `open` is called, after its welcome."""
+        session = Session(new_id(), hello, outbox)
+        made = NewSession(
+            id=session.id,
+            namespace_id=hello.namespace_id,
+            credential_id=hello.credential_id,
+            worker=hello.worker,
+            node=self.node,
+            handlers=tuple(f"{handler.type}@{handler.version}" for handler in hello.handlers),
+            queues=tuple(sorted(hello.queues)),
+            capacity=hello.capacity,
+        )
+
+        def work(tx: Transaction) -> Mapping[bytes, RecoverySafety]:
+            session_insert(tx, made)
+            return _lanes(tx, hello)
+
+        session.lanes = self._database.transaction(work, pool=Pool.DISPATCH)
+        return session
+
+    def open(self, session: Session) -> None:
+        """Let a session get tasks."""
+        self.sessions[session.id] = session
+        self._known_lanes.update(session.lanes)
+        self.wake()
+
+    def detach(self, session: Session) -> None:
+        """Forget a connection that ended. Its attempts go on: leases run out, or the worker comes back."""
+        self.sessions.pop(session.id, None)
+        try:
+            self._database.transaction(lambda tx: session_end(tx, session.id), pool=Pool.DISPATCH)
+        except OrbitError:
+            _log.warning("session.end_unrecorded", extra={"session_id": session.id})
+
+    def capacity(self, session: Session, capacity: int) -> None:
+        """Set a session's declared room."""
+        session.set_capacity(capacity)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again now."""
+        self._wake.set()
+
+    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+        """Hear of lanes with something to claim, from a transaction of this process."""
+        for lane_id, lowest in lanes.items():
+            if lane_id not in self._known_lanes:
+                self._lanes_at = 0.0
+            mark = self._watermarks.get(lane_id)
+            if lowest is not NOTHING_NEW and mark is not None and lowest < mark[0]:
+                del self._watermarks[lane_id]
+        self.wake()
+
+    def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
+        """Hear of attempts that are no longer live, which makes room."""
+        for session in self.sessions.values():
+            session.drop(attempt_ids)
+
+    def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
+        """Ask the workers that hold these tasks to stop."""
+        for session in self.sessions.values():
+            held = session.attempts_of(reasons.keys())
+            if held:
+                session.outbox.cancel([CancelNotice(attempt, reasons[task]) for attempt, task in held.items()])
+
+    def _loop(self) -> None:
+        interval = limits.PROBE_SECONDS_MIN
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                claimed = self.run_once()
+            except OrbitError as error:
+                _log.warning("claim.failed", extra={"error": error.message})
+                claimed = None
+            if claimed is not None and claimed.assignments:
+                interval = limits.PROBE_SECONDS_MIN
+                continue
+            pause = interval
+            if claimed is not None and claimed.room_in_micros is not None:
+                pause = min(pause, max(claimed.room_in_micros / 1_000_000, limits.PROBE_SECONDS_MIN / 10))
+            interval = min(interval * 2, limits.PROBE_SECONDS_MAX)
+            if self._wake.wait(pause):
+                interval = limits.PROBE_SECONDS_MIN
+
+    def run_once(self) -> Claimed | None:
+        """Claim one batch for the room that there is; None if there is none."""
+        self._housekeep()
+        seats = [seat for session in self.sessions.values() if (seat := session.seat()) is not None]
+        if not seats:
+            return None
+        demand = Demand(seats, self._from_at(seats))
+        claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
+        now = time.monotonic()
+        for lane_id, reached in claimed.reached.items():
+            if reached is None:
+                self._watermarks.pop(lane_id, None)
+            elif lane_id not in self._watermarks:
+                self._watermarks[lane_id] = (reached, now)
+            else:
+                self._watermarks[lane_id] = (reached, self._watermarks[lane_id][1])
+        self.claimed_count += len(claimed.assignments)
+        self._deliver(claimed.assignments)
+        return claimed
+
+    def _from_at(self, seats: Sequence[Seat]) -> dict[bytes, Micros]:
+        """Return the watermarks that still count: a hint is never older than its bound."""
+        oldest = time.monotonic() - _WATERMARK_SECONDS
+        self._watermarks = {key: mark for key, mark in self._watermarks.items() if mark[1] > oldest}
+        lanes = {lane_id for seat in seats for lane_id in seat.lanes}
+        return {lane_id: self._watermarks[lane_id][0] for lane_id in lanes & self._watermarks.keys()}
+
+    def _deliver(self, assignments: Sequence[Assignment]) -> None:
+        by_session: dict[bytes, list[Assignment]] = {}
+        for item in assignments:
+            by_session.setdefault(item.session_id, []).append(item)
+        for session_id, items in by_session.items():
+            session = self.sessions.get(session_id)
+            if session is None:
+                # It left while we claimed for it: nothing has run, so it is undone at once.
+                held = [Held(item.attempt_id, item.token) for item in items]
+                gevent.spawn(self._give_back, held)
+                continue
+            for item in items:
+                session.hold(item.attempt_id, item.task.id)
+            session.outbox.assign(items)
+
+    def _housekeep(self) -> None:
+        for session in self.sessions.values():
+            if session.drop_silent():
+                _log.warning("session.unresponsive", extra={"session_id": session.id, "worker": session.hello.worker})
+        now = time.monotonic()
+        if now - self._lanes_at > _LANES_REFRESH_SECONDS:
+            self._lanes_at = now
+            self._refresh_lanes()
+        if now - self._seen_at > limits.SESSION_SEEN_SECONDS:
+            self._seen_at = now
+            ids = list(self.sessions)
+            self._database.transaction(lambda tx: sessions_seen(tx, ids), pool=Pool.DISPATCH)
+
+    def _refresh_lanes(self) -> None:
+        """Find the lanes that were made since; a session whose every combination is known needs no look."""
+        unknown = [s for s in self.sessions.values() if len(s.lanes) < len(s.hello.queues) * len(s.hello.handlers)]
+        if not unknown:
+            return
+
+        def work(tx: Transaction) -> list[Mapping[bytes, RecoverySafety]]:
+            return [_lanes(tx, session.hello) for session in unknown]
+
+        for session, lanes in zip(unknown, self._database.transaction(work, pool=Pool.DISPATCH), strict=True):
+            session.lanes = lanes
+            self._known_lanes.update(lanes)
+
+
+def _lanes(tx: Transaction, hello: SessionHello) -> Mapping[bytes, RecoverySafety]:
+    """Find the lanes that a worker can serve, with the safety that its handler declares."""
+    safety = {(handler.type, handler.version): handler.recovery for handler in hello.handlers}
+    types = {handler.type for handler in hello.handlers}
+    found = lanes_of(tx, hello.namespace_id, queues=hello.queues, types=types)
+    return {
+        lane_id: safety[key.type, key.version]
+        for lane_id, (_, key) in found.items()
+        if (key.type, key.version) in safety
+    }

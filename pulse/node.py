@@ -1,0 +1,117 @@
+"""Pulse on one node: its batchers, dispatcher and sweepers, started and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import gevent
+from gevent.event import Event
+
+from orbit.batcher import Batcher
+from orbit.errors import OrbitError
+from orbit.logs import get_logger
+from pulse import limits
+from pulse.changes import Changes
+from pulse.dispatch import Dispatcher
+from pulse.execution import Execution
+from pulse.listener import TaskListener
+from pulse.submission import Submit, tasks_accept
+from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Database
+    from orbit.idempotency import Answer
+
+_log = get_logger(__name__)
+
+_DEADLINE_SWEEP_SECONDS = 0.5
+
+
+class PulseNode:
+    """The task layer of one process. Also the `Surroundings` that settling tells of changes."""
+
+    def __init__(self, database: Database, *, name: str) -> None:
+        self.database = database
+        self.listeners: list[TaskListener] = []
+        self.changes = Changes()
+        self.execution = Execution(database, self)
+        self.dispatcher = Dispatcher(database, name, self.execution.give_back)
+        self.submissions: Batcher[Submit, Answer | OrbitError] = Batcher("submit", self._accept, size=_submit_bytes)
+        self.deadlines = DeadlineSweep(database, self)
+        self._stopping = Event()
+        self._loops: list[gevent.Greenlet[..., None]] = []
+
+    def start(self) -> None:
+        """Begin to claim and to sweep."""
+        self.dispatcher.start()
+        self._loops = [
+            gevent.spawn(self._delayed_loop),
+            gevent.spawn(self._sweep_loop, self._sweep_leases, limits.SWEEP_SECONDS),
+            gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
+        ]
+
+    def drain(self, *, spread_ms: int) -> None:
+        """Hand out nothing more, and ask workers to reconnect elsewhere."""
+        self.dispatcher.drain(spread_ms=spread_ms)
+
+    def stop(self) -> None:
+        """End the loops and finish every batch under way."""
+        self._stopping.set()
+        self.dispatcher.stop()
+        gevent.joinall(self._loops)
+        self.submissions.stop()
+        self.execution.stop()
+
+    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+        """Wake the dispatcher."""
+        self.dispatcher.on_ready(lanes)
+
+    def on_changed(self, task_ids: frozenset[bytes]) -> None:
+        """Wake requests that wait for these tasks."""
+        self.changes.announce(task_ids)
+
+    def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
+        """Give room back to sessions."""
+        self.dispatcher.on_ended(attempt_ids)
+
+    def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
+        """Ask workers to stop."""
+        self.dispatcher.on_cancel_wanted(reasons)
+
+    def _accept(self, batch: Sequence[Submit]) -> list[Answer | OrbitError]:
+        return tasks_accept(self.database, batch, self.on_ready)
+
+    def _sweep_loop(self, sweep: Callable[[], int], seconds: float) -> None:
+        while not self._stopping.is_set():
+            count = self._guarded(sweep)
+            # A full batch means that more is waiting: go on at once.
+            if count < limits.SWEEP_BATCH_MAX:
+                self._stopping.wait(seconds)
+
+    def _sweep_leases(self) -> int:
+        return lease_sweep(self.database, self)
+
+    def _delayed_loop(self) -> None:
+        while not self._stopping.is_set():
+            due: list[Micros | None] = [None]
+
+            def sweep(due: list[Micros | None] = due) -> int:
+                count, due[0] = delayed_sweep(self.database, self)
+                return count
+
+            self._guarded(sweep)
+            wait = limits.SWEEP_SECONDS if due[0] is None else min(limits.SWEEP_SECONDS, due[0] / 1_000_000)
+            self._stopping.wait(max(wait, 0.001))
+
+    def _guarded(self, sweep: Callable[[], int]) -> int:
+        try:
+            return sweep()
+        except OrbitError as error:
+            _log.warning("sweep.failed", extra={"error": error.message})
+            return 0
+
+
+def _submit_bytes(item: Submit) -> int:
+    return 512 + len(item.request.params)

@@ -1,0 +1,228 @@
+"""Results: what a worker says of an attempt, judged by the attempt's row and not by the clock.
+
+RUNNING accepts a result though its lease has passed; once the attempt is closed a result is LATE: kept as evidence, and
+no state and no counter moves. The same message again gets the same receipt; the same id with other content is REJECTED.
+Locks: tasks, attempts; counters last, in `settle`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from orbit.jsontext import Json, digest
+from pulse import limits
+from pulse.claim import token_hash
+from pulse.policy import (
+    Decision,
+    Ending,
+    Finish,
+    Park,
+    Retry,
+    TaskError,
+    on_cancelled,
+    on_deferred,
+    on_failure,
+    on_returned,
+)
+from pulse.settle import Settlement, Surroundings, settle
+from pulse.states import AttemptState, ErrorClass, RecoverySafety, TaskState
+from pulse.store.execute import ResultRow, results_find, results_insert
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_read, tasks_lock
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Transaction
+
+
+class Outcome(StrEnum):
+    """What a worker reports."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    RETURNED = "RETURNED"
+    DEFERRED = "DEFERRED"
+
+
+class ReceiptKind(StrEnum):
+    """What became of a report."""
+
+    ACCEPTED = "ACCEPTED"
+    DUPLICATE = "DUPLICATE"  # the same message again: nothing new happened
+    LATE = "LATE"  # kept as evidence only
+    REJECTED = "REJECTED"  # not kept; the code says why
+
+
+class RejectCode(StrEnum):
+    """Why a report was rejected, or refused as the attempt's result."""
+
+    ATTEMPT_UNKNOWN = "ATTEMPT_UNKNOWN"  # no such attempt, or the token is not its own
+    NOT_STARTED = "NOT_STARTED"  # the attempt was never granted Start
+    MESSAGE_CONFLICT = "MESSAGE_CONFLICT"  # the message id was used for another report
+    OUTPUT_TOO_LARGE = "OUTPUT_TOO_LARGE"  # the attempt is closed all the same
+    OUTPUT_INVALID = "OUTPUT_INVALID"  # not strict JSON; the attempt is closed all the same
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedError:
+    """A handler's failure in the worker's words."""
+
+    class_: ErrorClass
+    code: str
+    message: str
+    details: Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A worker's result; `output` is JSON text as it was sent, `output_fault` says why it can't be taken."""
+
+    message_id: bytes
+    attempt_id: bytes
+    token: str
+    outcome: Outcome
+    output: bytes | None = None
+    output_fault: RejectCode | None = None
+    error: ReportedError | None = None
+    ran: bool = True
+    retry_after_micros: Micros = 0
+
+    def meaning(self) -> bytes:
+        """Hash what the report says, without its token."""
+        error = self.error
+        said = None if error is None else [error.class_, error.code, error.message, error.details]
+        output = None if self.output is None else self.output.decode("utf-8", "replace")
+        return digest([self.outcome, output, self.output_fault, said, self.ran, self.retry_after_micros])
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOutcome:
+    """The answer to one report, after COMMIT."""
+
+    message_id: bytes
+    receipt: ReceiptKind
+    code: RejectCode | None = None
+    task_state: TaskState | None = None
+
+
+def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> list[ReportOutcome]:
+    """Record a batch of results; one outcome for each, in order."""
+    known = attempts_read(tx, {item.attempt_id for item in reports})
+    tasks = tasks_lock(tx, {attempt.task_id for attempt in known.values()})
+    attempts = attempts_lock(tx, known.keys())
+    earlier = results_find(tx, [a.id for a in attempts.values() if a.state is not AttemptState.RUNNING])
+    now = tx.now()
+    outcomes: list[ReportOutcome] = []
+    settlements: dict[bytes, Settlement] = {}
+    kept: list[ResultRow] = []
+    for item in reports:
+        attempt = attempts.get(item.attempt_id)
+        if attempt is None or not hmac.compare_digest(attempt.token_hash, token_hash(item.token)):
+            outcomes.append(ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.ATTEMPT_UNKNOWN))
+            continue
+        task = tasks[attempt.task_id]
+        same = _same_message(item, earlier.get(attempt.id, []), kept)
+        if same is not None:
+            state = settled_state(settlements[task.id].decision) if task.id in settlements else task.state
+            code = None if same is ReceiptKind.DUPLICATE else RejectCode.MESSAGE_CONFLICT
+            outcomes.append(ReportOutcome(item.message_id, same, code, state))
+        elif attempt.state is AttemptState.LEASED:
+            refused = ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.NOT_STARTED, task.state)
+            outcomes.append(refused)
+        elif attempt.state is AttemptState.RUNNING and task.id not in settlements:
+            settlement = _judge(item, task, attempt, now=now)
+            settlements[task.id] = settlement
+            kept.append(_row(item, task, ReceiptKind.ACCEPTED))
+            state = settled_state(settlement.decision)
+            outcomes.append(ReportOutcome(item.message_id, ReceiptKind.ACCEPTED, item.output_fault, state))
+        else:
+            kept.append(_row(item, task, ReceiptKind.LATE))
+            outcomes.append(ReportOutcome(item.message_id, ReceiptKind.LATE, None, task.state))
+    results_insert(tx, kept, now=now)
+    settle(tx, list(settlements.values()), around, now=now)
+    return outcomes
+
+
+def settled_state(decision: Decision) -> TaskState:
+    """Return the state into which a decision moves its task."""
+    match decision:
+        case Finish(state, _):
+            return state
+        case Park(_):
+            return TaskState.NEEDS_REVIEW
+        case _:
+            return TaskState.WAITING
+
+
+def _same_message(
+    item: Report, earlier: Sequence[tuple[bytes, bytes, str]], kept: Sequence[ResultRow]
+) -> ReceiptKind | None:
+    """Recognise a message that was recorded before, in another transaction or in this batch."""
+    meaning = None
+    for message_id, recorded, _ in earlier:
+        if message_id == item.message_id:
+            meaning = recorded
+    for row in kept:
+        if row.message_id == item.message_id and row.attempt_id == item.attempt_id:
+            meaning = row.meaning
+    if meaning is None:
+        return None
+    return ReceiptKind.DUPLICATE if meaning == item.meaning() else ReceiptKind.REJECTED
+
+
+def _row(item: Report, task: LockedTask, receipt: ReceiptKind) -> ResultRow:
+    error = None if item.error is None else _task_error(item.error).as_text()
+    return ResultRow(
+        attempt_id=item.attempt_id,
+        message_id=item.message_id,
+        task_id=task.id,
+        receipt=receipt,
+        meaning=item.meaning(),
+        outcome=item.outcome,
+        output=item.output if item.output_fault is None else None,
+        error=error,
+    )
+
+
+def _task_error(error: ReportedError) -> TaskError:
+    unknown = error.class_ is ErrorClass.UNKNOWN_OUTCOME
+    return TaskError(error.class_, error.code, error.message, error.details, effect_unknown=unknown)
+
+
+def _judge(item: Report, task: LockedTask, attempt: LockedAttempt, *, now: Micros) -> Settlement:
+    """Turn a report on a RUNNING attempt into a decision, by the recovery table."""
+    ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
+    match item.outcome:
+        case Outcome.SUCCEEDED if item.output_fault is not None:
+            return Settlement(task, _unusable(item.output_fault, attempt.recovery), attempt, AttemptState.FAILED)
+        case Outcome.SUCCEEDED:
+            return Settlement(task, Finish(TaskState.SUCCEEDED), attempt, AttemptState.SUCCEEDED)
+        case Outcome.FAILED:
+            reported = item.error or ReportedError(ErrorClass.UNCLASSIFIED, "UNSPECIFIED", "no error was given")
+            decision = on_failure(ending, _task_error(reported))
+            return Settlement(task, decision, attempt, AttemptState.FAILED, failed=1)
+        case Outcome.CANCELLED:
+            return Settlement(task, on_cancelled(ending), attempt, AttemptState.CANCELLED)
+        case Outcome.RETURNED:
+            returned = on_returned(ending, ran=item.ran)
+            lost = int(item.ran and isinstance(returned, Retry))
+            return Settlement(task, returned, attempt, AttemptState.RETURNED, lost=lost)
+        case Outcome.DEFERRED:
+            deferred = on_deferred(ending, item.retry_after_micros)
+            return Settlement(task, deferred, attempt, AttemptState.DEFERRED, deferred=1)
+
+
+def _unusable(fault: RejectCode, safety: RecoverySafety) -> Decision:
+    """Judge a success whose output can't be stored: what happened is known, what came out is lost."""
+    message = (
+        f"the output is over {limits.OUTPUT_BYTES_MAX} bytes; return a reference to it"
+        if fault is RejectCode.OUTPUT_TOO_LARGE
+        else "the output is not strict JSON"
+    )
+    error = TaskError(ErrorClass.NON_RETRYABLE, fault, message)
+    return Finish(TaskState.FAILED, error) if safety is RecoverySafety.REPLAY_SAFE else Park(error)

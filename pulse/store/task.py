@@ -1,0 +1,142 @@
+"""Reads of tasks, attempts and results for people and programs. Every list walks an index within a bound of time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BindParameter, Row, and_, bindparam, func, or_, select
+
+from pulse.states import TaskState
+from pulse.tables import attempt, lane, queue, ready, result, session, task
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Transaction
+
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_VIEW = (
+    select(task, queue.c.name.label("queue"), lane.c.type, lane.c.version)
+    .join(queue, queue.c.id == task.c.queue_id)
+    .join(lane, lane.c.id == task.c.lane_id)
+)
+_OUTPUTS = select(result.c.task_id, result.c.output).where(
+    result.c.task_id.in_(_IDS), result.c.receipt == "ACCEPTED", result.c.outcome == "SUCCEEDED"
+)
+_STATES = select(task.c.id, task.c.state).where(task.c.id.in_(_IDS), task.c.namespace_id == bindparam("namespace_id"))
+_ATTEMPTS = (
+    select(
+        attempt.c.id,
+        attempt.c.number,
+        attempt.c.state,
+        attempt.c.leased_at,
+        attempt.c.started_at,
+        attempt.c.finished_at,
+        attempt.c.error,
+        attempt.c.progress,
+        attempt.c.session_id,
+        session.c.worker,
+        session.c.node,
+    )
+    .join(session, session.c.id == attempt.c.session_id, isouter=True)
+    .where(attempt.c.task_id == bindparam("task_id"))
+    .order_by(attempt.c.number)
+)
+_LATE = select(result.c.attempt_id, result.c.outcome, result.c.output, result.c.error, result.c.recorded_at).where(
+    result.c.task_id == bindparam("task_id"), result.c.receipt == "LATE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks to list: an index is chosen by `business_key`, `source_id`, else `queue_id` within a time bound."""
+
+    namespace_id: bytes
+    limit: int
+    queue_id: bytes | None = None
+    business_key: str | None = None
+    source_id: bytes | None = None
+    state: TaskState | None = None
+    type: str | None = None
+    accepted_after: Micros | None = None
+    accepted_before: Micros | None = None
+    before: tuple[Micros, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """An attempt as shown; errors and progress are JSON text, `late` the reports that came after its end."""
+
+    id: bytes
+    number: int
+    state: str
+    leased_at: Micros
+    started_at: Micros | None
+    finished_at: Micros | None
+    error: str | None
+    progress: str | None
+    session_id: bytes
+    worker: str | None
+    node: str | None
+    late: tuple[Mapping[str, Any], ...]
+
+
+def task_view(tx: Transaction, namespace_id: bytes, task_id: bytes) -> Row[Any] | None:
+    """Read a task with its queue's name, type and version."""
+    return tx.row(_VIEW.where(task.c.id == task_id, task.c.namespace_id == namespace_id))
+
+
+def tasks_find(tx: Transaction, wanted: TaskFilter) -> list[Row[Any]]:
+    """Read a page of tasks, newest first."""
+    query = _VIEW.where(task.c.namespace_id == wanted.namespace_id)
+    if wanted.business_key is not None:
+        query = query.where(task.c.business_key == wanted.business_key.encode())
+    if wanted.source_id is not None:
+        query = query.where(task.c.source_id == wanted.source_id)
+    if wanted.queue_id is not None:
+        query = query.where(task.c.queue_id == wanted.queue_id)
+    if wanted.state is not None:
+        query = query.where(task.c.state == wanted.state)
+    if wanted.type is not None:
+        query = query.where(lane.c.type == wanted.type)
+    if wanted.accepted_after is not None:
+        query = query.where(task.c.accepted_at >= wanted.accepted_after)
+    if wanted.accepted_before is not None:
+        query = query.where(task.c.accepted_at < wanted.accepted_before)
+    if wanted.before is not None:
+        at, identifier = wanted.before
+        query = query.where(or_(task.c.accepted_at < at, and_(task.c.accepted_at == at, task.c.id < identifier)))
+    return list(tx.rows(query.order_by(task.c.accepted_at.desc(), task.c.id.desc()).limit(wanted.limit)))
+
+
+def outputs_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, bytes]:
+    """Read the outputs of tasks that succeeded, as the JSON text that was sent."""
+    if not task_ids:
+        return {}
+    return {row.task_id: row.output or b"null" for row in tx.rows(_OUTPUTS, {"ids": sorted(task_ids)})}
+
+
+def task_states(tx: Transaction, namespace_id: bytes, task_ids: Collection[bytes]) -> dict[bytes, str]:
+    """Read the states of a namespace's tasks."""
+    if not task_ids:
+        return {}
+    rows = tx.rows(_STATES, {"ids": sorted(task_ids), "namespace_id": namespace_id})
+    return {row.id: row.state for row in rows}
+
+
+def attempts_view(tx: Transaction, task_id: bytes) -> list[AttemptView]:
+    """Read a task's attempts in order, each with the evidence that came late."""
+    late: dict[bytes, list[Mapping[str, Any]]] = {}
+    for row in tx.rows(_LATE, {"task_id": task_id}):
+        late.setdefault(row.attempt_id, []).append(row._asdict())
+    rows = tx.rows(_ATTEMPTS, {"task_id": task_id})
+    return [AttemptView(*tuple(row), late=tuple(late.get(row.id, ()))) for row in rows]
+
+
+def ready_ahead(tx: Transaction, *, lane_id: bytes, dispatch_at: Micros, task_id: bytes, limit: int) -> int:
+    """Count, up to `limit`, the entries of a lane that stand before a task's."""
+    before = or_(ready.c.dispatch_at < dispatch_at, and_(ready.c.dispatch_at == dispatch_at, ready.c.task_id < task_id))
+    ahead = select(ready.c.task_id).where(ready.c.lane_id == lane_id, before).limit(limit).subquery()
+    row = tx.row(select(func.count()).select_from(ahead))
+    return 0 if row is None else int(row[0])

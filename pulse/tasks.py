@@ -1,0 +1,228 @@
+"""Tasks as they are shown: views, lists, attempts, and why a task waits. Everything is read from rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orbit.clock import SECOND, Micros, to_rfc3339
+from orbit.errors import NotFound
+from orbit.jsontext import Json
+from pulse.claim import window_room
+from pulse.states import TERMINAL, TaskState, WaitReason
+from pulse.store.counters import Usage, usage_read
+from pulse.store.rows import dispatch_at
+from pulse.store.session import SessionRow, sessions_live
+from pulse.store.task import (
+    AttemptView,
+    TaskFilter,
+    attempts_view,
+    outputs_read,
+    ready_ahead,
+    task_states,
+    task_view,
+    tasks_find,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+
+    from orbit.database import Transaction
+
+__all__ = [
+    "AttemptView",
+    "TaskFilter",
+    "TaskView",
+    "attempts_list",
+    "outputs_get",
+    "task_explain",
+    "task_get",
+    "task_states",
+    "tasks_list",
+]
+
+_AHEAD_MAX = 10_000
+_SESSIONS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task as shown. JSON fields are text; `output` is what the worker sent, `wait_reason` tells why it waits."""
+
+    id: bytes
+    namespace_id: bytes
+    queue: str
+    type: str
+    version: int
+    state: TaskState
+    wait_reason: WaitReason | None
+    revision: int
+    accepted_at: Micros
+    row: Row[Any]
+    output: bytes | None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Say whether it has ended."""
+        return self.state in TERMINAL
+
+    def as_json(self) -> dict[str, Json]:
+        """Write it as the API shows it."""
+        row = self.row
+        return {
+            "id": self.id.hex(),
+            "namespace_id": self.namespace_id.hex(),
+            "queue": self.queue,
+            "type": self.type,
+            "version": self.version,
+            "state": self.state,
+            "wait_reason": self.wait_reason,
+            "revision": str(self.revision),
+            "priority": row.priority,
+            "params": json.loads(row.params),
+            "params_version": row.params_version,
+            "business_key": None if row.business_key is None else row.business_key.decode(),
+            "labels": {} if row.labels is None else json.loads(row.labels),
+            "source": _source(row),
+            "operation_id": self.id.hex(),
+            "derived_from": _hex(row.derived_from),
+            "traceparent": row.traceparent,
+            "accepted_at": to_rfc3339(row.accepted_at),
+            "available_at": to_rfc3339(row.available_at),
+            "start_deadline_at": _instant(row.start_deadline_at),
+            "deadline_at": to_rfc3339(row.deadline_at),
+            "finished_at": _instant(row.finished_at),
+            "attempt_timeout_seconds": row.attempt_timeout_micros / SECOND,
+            "retry": {
+                "max_attempts": row.attempts_max,
+                "backoff_seconds": row.backoff_micros / SECOND,
+                "backoff_seconds_max": row.backoff_micros_max / SECOND,
+            },
+            "attempts": row.starts_count,
+            "attempts_failed": row.failed_count,
+            "attempts_lost": row.lost_count,
+            "deferrals": row.deferred_count,
+            "cancel_requested_at": _instant(row.cancel_requested_at),
+            "error": None if row.error is None else json.loads(row.error),
+            "output": None if self.output is None else json.loads(self.output),
+        }
+
+
+def _hex(identifier: bytes | None) -> str | None:
+    return None if identifier is None else identifier.hex()
+
+
+def _instant(at: Micros | None) -> str | None:
+    return None if at is None else to_rfc3339(at)
+
+
+def _source(row: Row[Any]) -> dict[str, Json]:
+    source: dict[str, Json] = {"kind": row.source_kind, "id": _hex(row.source_id)}
+    if row.source_step is not None:
+        source |= {"step": row.source_step, "round": row.source_round}
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a task waits, in words and data."""
+
+    reason: WaitReason
+    details: dict[str, Json]
+
+
+def task_get(tx: Transaction, namespace_id: bytes, task_id: bytes) -> TaskView:
+    """Read one task; raises NotFound if the namespace has none of this id."""
+    row = task_view(tx, namespace_id, task_id)
+    if row is None:
+        message = "no such task"
+        raise NotFound(message)
+    return _views(tx, namespace_id, [row])[0]
+
+
+def tasks_list(tx: Transaction, wanted: TaskFilter) -> list[TaskView]:
+    """Read a page of tasks, newest first."""
+    return _views(tx, wanted.namespace_id, tasks_find(tx, wanted))
+
+
+def attempts_list(tx: Transaction, namespace_id: bytes, task_id: bytes) -> list[AttemptView]:
+    """Read a task's attempts in order; raises NotFound."""
+    task_get(tx, namespace_id, task_id)
+    return attempts_view(tx, task_id)
+
+
+def outputs_get(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, bytes]:
+    """Read the outputs of tasks that succeeded, as JSON text."""
+    return outputs_read(tx, task_ids)
+
+
+def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[TaskView, Waiting | None]:
+    """Say why a task waits, derived from rows; None if it does not wait."""
+    view = task_get(tx, namespace_id, task_id)
+    if view.state is not TaskState.WAITING:
+        return view, None
+    row = view.row
+    usage = usage_read(tx, [row.queue_id])[row.queue_id]
+    sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX)
+    reason = _reason(row, usage, sessions, now=tx.now())
+    place = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
+    details: dict[str, Json] = {
+        "available_at": to_rfc3339(row.available_at),
+        "paused": usage.paused,
+        "active": str(usage.active),
+        "max_concurrency": usage.max_concurrency,
+        "rate_per_second": usage.rate_per_second,
+        "window_started_at": to_rfc3339(usage.window_started_at),
+        "window_used": str(usage.window_used),
+        "compatible_workers": sum(_serves(item, row) for item in sessions),
+    }
+    if row.wait_reason == WaitReason.READY:
+        ahead = ready_ahead(tx, lane_id=row.lane_id, dispatch_at=place, task_id=row.id, limit=_AHEAD_MAX)
+        details["ahead_in_lane"] = str(ahead)
+    return view, Waiting(reason, details)
+
+
+def _views(tx: Transaction, namespace_id: bytes, rows: list[Row[Any]]) -> list[TaskView]:
+    outputs = outputs_read(tx, [row.id for row in rows if row.state == TaskState.SUCCEEDED])
+    waiting = [row for row in rows if row.wait_reason == WaitReason.READY]
+    usages = usage_read(tx, {row.queue_id for row in waiting}) if waiting else {}
+    sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX) if waiting else []
+    now = tx.now() if waiting else 0
+    return [
+        TaskView(
+            id=row.id,
+            namespace_id=row.namespace_id,
+            queue=row.queue,
+            type=row.type,
+            version=row.version,
+            state=TaskState(row.state),
+            wait_reason=None if row.wait_reason is None else _reason(row, usages.get(row.queue_id), sessions, now=now),
+            revision=row.revision,
+            accepted_at=row.accepted_at,
+            row=row,
+            output=outputs.get(row.id),
+        )
+        for row in rows
+    ]
+
+
+def _reason(row: Row[Any], usage: Usage | None, sessions: list[SessionRow], *, now: Micros) -> WaitReason:
+    """Derive why a task waits: what is stored, else the first thing that stands in its way."""
+    stored = WaitReason(row.wait_reason)
+    if stored is not WaitReason.READY or usage is None:
+        return stored
+    if usage.paused:
+        return WaitReason.QUEUE_PAUSED
+    if not any(_serves(item, row) for item in sessions):
+        return WaitReason.NO_COMPATIBLE_WORKER
+    if usage.active >= usage.max_concurrency:
+        return WaitReason.CONCURRENCY_FULL
+    if window_room(usage, now=now) - usage.leased_unstarted <= 0:
+        return WaitReason.RATE_LIMITED
+    return WaitReason.READY
+
+
+def _serves(session: SessionRow, row: Row[Any]) -> bool:
+    return f"{row.type}@{row.version}" in session.handlers and row.queue in session.queues
