@@ -1,0 +1,150 @@
+"""Requests and answers of the task resource."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from api.models.fields import (
+    AttemptTimeoutSeconds,
+    BusinessKey,
+    Count,
+    DelaySeconds,
+    HexId,
+    IdempotencyKey,
+    Instant,
+    Labels,
+    Name,
+    Priority,
+    Reason,
+    Request,
+    TaskVersion,
+    Traceparent,
+    raw_schema,
+)
+from orbit.clock import SECOND
+from pulse.limits import ATTEMPTS_MAX, BACKOFF_MICROS_CAP_MAX, BATCH_ITEMS_MAX
+
+_BACKOFF_MAX = BACKOFF_MICROS_CAP_MAX // SECOND
+
+
+class Retry(Request, frozen=True, kw_only=True):
+    """How failed attempts are repeated; the back-off doubles, with full jitter."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX, description="Default 3")] | None = None
+    backoff_seconds: Annotated[float, Meta(ge=0.1, le=_BACKOFF_MAX, description="Default 2")] | None = None
+    backoff_seconds_max: Annotated[float, Meta(ge=0.1, le=_BACKOFF_MAX, description="Default 300")] | None = None
+
+
+class SubmitTask(Request, frozen=True, kw_only=True):
+    """Submit a task; its params and its policy are frozen at acceptance."""
+
+    queue: Name
+    type: Name
+    version: TaskVersion
+    params: Annotated[Raw, raw_schema("Any JSON of up to 64 KiB, kept as it was sent; default null")] | UnsetType = (
+        UNSET
+    )
+    params_version: Annotated[str, Meta(min_length=1, max_length=64, description='Default "1"')] | None = None
+    available_at: Instant | None = None
+    delay_seconds: DelaySeconds | None = None
+    start_deadline_at: Instant | None = None
+    deadline_at: Instant | None = None
+    attempt_timeout_seconds: AttemptTimeoutSeconds | None = None
+    priority: Priority | None = None
+    retry: Retry | None = None
+    business_key: BusinessKey | None = None
+    labels: Labels | None = None
+    derived_from: HexId | None = None
+    traceparent: Traceparent | None = None
+
+
+class BatchItem(SubmitTask, frozen=True, kw_only=True):
+    """A task of a batch, with an identity of its own."""
+
+    idempotency_key: IdempotencyKey
+
+
+class SubmitBatch(Request, frozen=True, kw_only=True):
+    """Submit up to 32 tasks; each is accepted or refused on its own."""
+
+    # Kept raw, because one bad item must not refuse the others.
+    items: Annotated[
+        list[Annotated[Raw, raw_schema("A task", {"$ref": "#/components/schemas/BatchItem"})]],
+        Meta(min_length=1, max_length=BATCH_ITEMS_MAX),
+    ]
+
+
+class CancelTask(Request, frozen=True, kw_only=True):
+    """Cancel a task, or ask its running handler to stop."""
+
+    reason: Reason
+
+
+class RetryPolicy(Struct, kw_only=True):
+    """A task's frozen retry policy."""
+
+    max_attempts: int
+    backoff_seconds: float
+    backoff_seconds_max: float
+
+
+class Source(Struct, kw_only=True):
+    """What a task comes from directly."""
+
+    kind: str
+    id: HexId | None = None
+    step: str | None = None
+    round: int | None = None
+
+
+class TaskError(Struct, kw_only=True):
+    """The last failure of a task or an attempt."""
+
+    code: str
+    message: str
+    class_: str | None = None
+    details: Any = None
+
+
+class Task(Struct, kw_only=True, rename={"type_": "type"}):
+    """A task as it is now."""
+
+    id: HexId
+    namespace_id: HexId
+    queue: str
+    type_: str
+    version: int
+    state: str
+    revision: Count
+    params: Any
+    params_version: str
+    priority: int
+    source: Source
+    accepted_at: Instant
+    available_at: Instant
+    deadline_at: Instant
+
+
+class TaskResult(Struct, kw_only=True):
+    """The receipt of a submission: the task as it was accepted, and `current`: its state now."""
+
+    deduplicated: bool
+    task: Any
+    current: Any = None
+
+
+class BatchItemResult(Struct, kw_only=True):
+    """What became of one item: `data` as a single submission answers it, or `error`."""
+
+    index: int
+    status: int
+    data: Any = None
+    error: Any = None
+
+
+class BatchResult(Struct, kw_only=True):
+    """What became of a batch, in the order of its items."""
+
+    items: list[BatchItemResult]

@@ -1,0 +1,29 @@
+"""Requests of the workflow and instance resources."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from api.models.fields import BusinessKey, Labels, Request, raw_schema
+
+SOURCE_LENGTH_MAX = 256 * 1024
+
+
+class WorkflowSource(Request, frozen=True, kw_only=True):
+    """The text of a workflow definition; the same may be sent as a body of type application/yaml."""
+
+    source: Annotated[str, Meta(min_length=1, max_length=SOURCE_LENGTH_MAX, description="YAML, up to 256 KiB")]
+
+
+class StartInstance(Request, frozen=True, kw_only=True):
+    """Start an instance of a published workflow."""
+
+    workflow: Annotated[str, Meta(min_length=1, max_length=128, description="The workflow's name")]
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Default: the workflow's default version")] | None = (
+        None
+    )
+    input: Annotated[Raw, raw_schema("What the definition's input schema asks for; default {}")] | UnsetType = UNSET
+    business_key: BusinessKey | None = None
+    labels: Labels | None = None

@@ -1,0 +1,1 @@
+"""The resources: each declares its operations and turns a checked call into calls of the layers below."""
