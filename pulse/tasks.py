@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orbit.clock import SECOND, Micros, to_rfc3339
 from orbit.errors import NotFound
@@ -18,6 +18,7 @@ from pulse.store.session import SessionRow, sessions_live
 from pulse.store.task import (
     AttemptView,
     TaskFilter,
+    TaskRow,
     attempts_view,
     outputs_read,
     ready_ahead,
@@ -27,8 +28,6 @@ from pulse.store.task import (
 )
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row
-
     from orbit.database import Transaction
 
 __all__ = [
@@ -60,7 +59,7 @@ class TaskView:
     wait_reason: WaitReason | None
     revision: int
     accepted_at: Micros
-    row: Row[Any]
+    row: TaskRow
     output: bytes | None
 
     @property
@@ -118,7 +117,7 @@ def _instant(at: Micros | None) -> str | None:
     return None if at is None else to_rfc3339(at)
 
 
-def _source(row: Row[Any]) -> dict[str, Json]:
+def _source(row: TaskRow) -> dict[str, Json]:
     source: dict[str, Json] = {"kind": row.source_kind, "id": _hex(row.source_id)}
     if row.source_step is not None:
         source |= {"step": row.source_step, "round": row.source_round}
@@ -184,7 +183,7 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
     return view, Waiting(reason, details)
 
 
-def _views(tx: Transaction, namespace_id: bytes, rows: list[Row[Any]]) -> list[TaskView]:
+def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[TaskView]:
     outputs = outputs_read(tx, [row.id for row in rows if row.state == TaskState.SUCCEEDED])
     waiting = [row for row in rows if row.wait_reason == WaitReason.READY]
     usages = usage_read(tx, {row.queue_id for row in waiting}) if waiting else {}
@@ -208,7 +207,7 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[Row[Any]]) -> list[T
     ]
 
 
-def _reason(row: Row[Any], usage: Usage | None, sessions: list[SessionRow], *, now: Micros) -> WaitReason:
+def _reason(row: TaskRow, usage: Usage | None, sessions: list[SessionRow], *, now: Micros) -> WaitReason:
     """Derive why a task waits: what is stored, else the first thing that stands in its way."""
     stored = WaitReason(row.wait_reason)
     if stored is not WaitReason.READY or usage is None:
@@ -224,5 +223,5 @@ def _reason(row: Row[Any], usage: Usage | None, sessions: list[SessionRow], *, n
     return WaitReason.READY
 
 
-def _serves(session: SessionRow, row: Row[Any]) -> bool:
+def _serves(session: SessionRow, row: TaskRow) -> bool:
     return f"{row.type}@{row.version}" in session.handlers and row.queue in session.queues

@@ -48,6 +48,9 @@ _LATE = select(result.c.attempt_id, result.c.outcome, result.c.output, result.c.
 )
 
 
+TaskRow = Row[Any]  # all columns of a task, with `queue` (its name), `type` and `version`
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
     """Which tasks to list: an index is chosen by `business_key`, `source_id`, else `queue_id` within a time bound."""
@@ -82,12 +85,12 @@ class AttemptView:
     late: tuple[Mapping[str, Any], ...]
 
 
-def task_view(tx: Transaction, namespace_id: bytes, task_id: bytes) -> Row[Any] | None:
+def task_view(tx: Transaction, namespace_id: bytes, task_id: bytes) -> TaskRow | None:
     """Read a task with its queue's name, type and version."""
     return tx.row(_VIEW.where(task.c.id == task_id, task.c.namespace_id == namespace_id))
 
 
-def tasks_find(tx: Transaction, wanted: TaskFilter) -> list[Row[Any]]:
+def tasks_find(tx: Transaction, wanted: TaskFilter) -> list[TaskRow]:
     """Read a page of tasks, newest first."""
     query = _VIEW.where(task.c.namespace_id == wanted.namespace_id)
     if wanted.business_key is not None:
@@ -131,7 +134,7 @@ def attempts_view(tx: Transaction, task_id: bytes) -> list[AttemptView]:
     for row in tx.rows(_LATE, {"task_id": task_id}):
         late.setdefault(row.attempt_id, []).append(row._asdict())
     rows = tx.rows(_ATTEMPTS, {"task_id": task_id})
-    return [AttemptView(*tuple(row), late=tuple(late.get(row.id, ()))) for row in rows]
+    return [AttemptView(*(*tuple(row), tuple(late.get(row.id, ())))) for row in rows]
 
 
 def ready_ahead(tx: Transaction, *, lane_id: bytes, dispatch_at: Micros, task_id: bytes, limit: int) -> int:
