@@ -129,10 +129,6 @@ class Draft:
         """Ask for a task."""
         self._submits[command.step] = command
 
-    def withdraw(self, step: Step) -> bool:
-        """Take back a submission of this very advance; False if the step's task exists already."""
-        return self._submits.pop(step.id, None) is not None
-
     def cancel_task(self, step: Step, reason: StepReason) -> None:
         """Ask the step's task to stop, once for each reason."""
         if step.reason is reason:
@@ -150,9 +146,11 @@ class Draft:
             "instance.ending", ending_as=ending_as.value, **({} if error is None else {"error": error.to_json()})
         )
         for step in self.unfinished():
-            if step.has_task and not self.withdraw(step):
+            if step.task_id is not None and step.has_task:
                 self.cancel_task(step, StepReason.INSTANCE_ENDED)
             else:
+                # It waits, or its submission is of this very advance, or was refused and that is not applied yet.
+                self._submits.pop(step.id, None)
                 self.cancelled(step.id)
         for identifier in self.flow.nodes:
             if identifier not in self.steps:

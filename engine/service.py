@@ -69,15 +69,18 @@ class Instances:
         With `wait_seconds` and `after_revision` it waits until the instance has a later revision; a terminal one is
         returned at once. With `wait_seconds` alone it waits until the instance is terminal. Raises NotFound.
         """
+        if wait_seconds <= 0:
+            return self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id))[1]
         end = time.monotonic() + wait_seconds
-        while True:
-            stored, form = self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id))
-            instance = stored.instance
-            left = end - time.monotonic()
-            is_new = after_revision is not None and instance.revision > after_revision
-            if instance.state in INSTANCE_TERMINAL or is_new or left <= 0:
-                return form
-            self._watchers.wait(instance_id, after_revision=instance.revision, seconds=left)
+        with self._watchers.watch(instance_id) as watch:
+            while True:
+                stored, form = self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id))
+                revision, left = stored.instance.revision, end - time.monotonic()
+                is_over = left <= 0 or self._watchers.is_stopping
+                is_new = after_revision is not None and revision > after_revision
+                if is_new or is_over or stored.instance.state in INSTANCE_TERMINAL:
+                    return form
+                watch.wait(revision, left)
 
     def instances_list(
         self, namespace_id: bytes, wanted: Filter, *, after: Place | None = None, limit: int = PAGE_MAX

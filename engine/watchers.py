@@ -7,9 +7,9 @@ revisions of all instances that are waited for, at most every 250 ms however man
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import gevent
 from gevent.event import Event
@@ -18,19 +18,28 @@ from engine.store.instances import instance_revisions
 from orbit.database import Database
 from orbit.errors import Unavailable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 PROBE_SECONDS = 0.25
 WAIT_SECONDS_MAX = 30.0
 
 
-class _Waiter:
-    __slots__ = ("after_revision", "changed")
+class Watch:
+    """One caller's interest in an instance, registered before its first read, so that no change falls between."""
 
-    def __init__(self, after_revision: int) -> None:
-        self.after_revision = after_revision
-        self.changed = Event()
+    __slots__ = ("_changed", "revision")
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._changed = Event()
+
+    def wait(self, seen_revision: int, seconds: float) -> None:
+        """Wait until the instance may have a later revision than the one that was seen, or the time is over."""
+        self.revision = seen_revision
+        self._changed.wait(min(max(seconds, 0.0), WAIT_SECONDS_MAX))
+        self._changed.clear()
+
+    def wake(self) -> None:
+        """Let the caller read again."""
+        self._changed.set()
 
 
 class Watchers:
@@ -38,51 +47,57 @@ class Watchers:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiters: dict[bytes, set[_Waiter]] = {}
+        self._watches: dict[bytes, set[Watch]] = {}
         self._prober: gevent.Greenlet[[], None] | None = None
         self._stopping = Event()
 
     def instances_changed(self, ids: Sequence[bytes]) -> None:
         """Wake those who wait for these instances; called after COMMIT."""
         for identifier in ids:
-            for waiter in self._waiters.get(identifier, ()):
-                waiter.changed.set()
+            for watch in self._watches.get(identifier, ()):
+                watch.wake()
 
-    def wait(self, instance_id: bytes, *, after_revision: int, seconds: float) -> None:
-        """Return when the instance may have a later revision, or when the time is over; the caller reads it again."""
-        waiter = _Waiter(after_revision)
-        self._waiters.setdefault(instance_id, set()).add(waiter)
+    @contextmanager
+    def watch(self, instance_id: bytes) -> Iterator[Watch]:
+        """Register an interest in an instance for as long as the block runs."""
+        watch = Watch()
+        self._watches.setdefault(instance_id, set()).add(watch)
         if self._prober is None or self._prober.dead:
             self._prober = gevent.spawn(self._probe)
         try:
-            waiter.changed.wait(min(max(seconds, 0.0), WAIT_SECONDS_MAX))
+            yield watch
         finally:
-            waiters = self._waiters[instance_id]
-            waiters.discard(waiter)
-            if not waiters:
-                del self._waiters[instance_id]
+            watches = self._watches[instance_id]
+            watches.discard(watch)
+            if not watches:
+                del self._watches[instance_id]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether nobody should wait any longer."""
+        return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Let all waiters go."""
+        """Let all who wait go."""
         self._stopping.set()
-        for waiter in self._all():
-            waiter.changed.set()
+        for watch in self._all():
+            watch.wake()
         if self._prober is not None:
             self._prober.join()
 
-    def _all(self) -> Iterator[_Waiter]:
-        return (waiter for waiters in list(self._waiters.values()) for waiter in list(waiters))
+    def _all(self) -> Iterator[Watch]:
+        return (watch for watches in list(self._watches.values()) for watch in list(watches))
 
     def _probe(self) -> None:
-        """Run while anybody waits. The first read comes at once: the revision may have passed before the wait began."""
-        while self._waiters and not self._stopping.is_set():
+        """Read the revisions while anybody waits."""
+        while self._watches and not self._stopping.is_set():
             started = time.monotonic()
             try:
-                revisions = self._database.transaction(partial(instance_revisions, ids=list(self._waiters)))
+                revisions = self._database.transaction(partial(instance_revisions, ids=list(self._watches)))
             except Unavailable:
                 revisions = {}
             for identifier, revision in revisions.items():
-                for waiter in self._waiters.get(identifier, ()):
-                    if revision > waiter.after_revision:
-                        waiter.changed.set()
+                for watch in self._watches.get(identifier, ()):
+                    if revision > watch.revision:
+                        watch.wake()
             self._stopping.wait(max(PROBE_SECONDS - (time.monotonic() - started), 0.01))

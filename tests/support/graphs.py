@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from definitions.bounds import Bounds
 from definitions.expression import compile_expression
@@ -42,31 +43,24 @@ class Block:
         return replace(self, when=when)
 
 
-def task_spec(
-    *,
-    type_: str = "do.it",
-    queue: str = "main",
-    input_: Json = None,
-    timeout: float = 3600.0,
-    start_within: float = 600.0,
-    schema: Json | None = None,
-) -> TaskSpec:
-    return TaskSpec(
+def task_spec(type_: str = "do.it", params: Json = None, **changes: Any) -> TaskSpec:
+    """A task with short bounds; `changes` are fields of TaskSpec."""
+    spec = TaskSpec(
         type=type_,
         task_version=1,
-        queue=queue,
-        input=compile_template(input_),
+        queue="main",
+        input=compile_template(params),
         retry=RetrySpec(3, 1.0, 60.0),
         attempt_timeout_seconds=60.0,
-        start_within_seconds=start_within,
-        timeout_seconds=timeout,
+        start_within_seconds=600.0,
+        timeout_seconds=3600.0,
         priority=4,
-        output_schema=schema,
     )
+    return replace(spec, **changes)
 
 
-def task(identifier: str, **options: Json) -> Block:
-    return Block(identifier, NodeKind.TASK, task_spec(type_=f"do.{identifier}", **options))
+def task(identifier: str, params: Json = None, **changes: Any) -> Block:
+    return Block(identifier, NodeKind.TASK, task_spec(f"do.{identifier}", params, **changes))
 
 
 def wait(identifier: str, seconds: float) -> Block:
@@ -86,30 +80,21 @@ def done(identifier: str, output: Json = None) -> Block:
 
 
 def poll(
-    identifier: str,
-    *,
-    done_when: str = "output.status == 'DONE'",
-    fail_when: str | None = None,
-    every: float = 10.0,
-    backoff: float = 1.0,
-    every_max: float = 600.0,
-    rounds: int = 5,
-    timeout: float = 86_400.0,
-    go_on: bool = False,
-    task: TaskSpec | None = None,
+    identifier: str, done_when: str = "output.status == 'DONE'", fail_when: str | None = None, **changes: Any
 ) -> Block:
+    """A poll every 10 s, at most 5 rounds in a day; `changes` are fields of PollSpec."""
     spec = PollSpec(
-        task=task or task_spec(type_=f"ask.{identifier}", input_={"round": "${ round }"}),
+        task=task_spec(f"ask.{identifier}", {"round": "${ round }"}),
         done_when=compile_expression(done_when),
         fail_when=None if fail_when is None else compile_expression(fail_when),
-        every_seconds=every,
-        backoff=backoff,
-        every_seconds_max=every_max,
-        rounds_max=rounds,
-        timeout_seconds=timeout,
-        continue_on_round_error=go_on,
+        every_seconds=10.0,
+        backoff=1.0,
+        every_seconds_max=600.0,
+        rounds_max=5,
+        timeout_seconds=86_400.0,
+        continue_on_round_error=False,
     )
-    return Block(identifier, NodeKind.POLL, spec)
+    return Block(identifier, NodeKind.POLL, replace(spec, **changes))
 
 
 def branch(identifier: str, cases: Mapping[str, Sequence[Block]]) -> Block:

@@ -1,0 +1,195 @@
+"""Random workflows with random outcomes: whatever happens, an instance ends or waits for something that has a name.
+
+Every advance checks the move of each state against its table and that an unfinished instance waits for something, so a
+run that does not raise has passed those; here come the properties of the whole.
+"""
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from definitions.graph import Graph, NodeKind, PollSpec, TaskSpec
+from engine.command import SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure
+from engine.simulator import Answer, Outcomes, Refusal, Simulation
+from engine.states import INSTANCE_TERMINAL, STEP_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
+from engine.stimulus import Outcome
+from orbit.clock import SECOND
+from tests.support.graphs import Block, branch, done, fail, graph, parallel, poll, put, task, wait
+
+CONDITIONS = st.sampled_from(["input.n > 3", "input.n == 2", "input.go", "!input.go", "input.missing == 1"])
+INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
+
+
+@st.composite
+def blocks(draw: st.DrawFn, names: Callable[[], str], depth: int) -> list[Block]:
+    return [draw(steps(names, depth)) for _ in range(draw(st.integers(0 if depth < 3 else 1, 3)))]
+
+
+@st.composite
+def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
+    kinds = ["task", "task", "poll", "wait", "set", "fail", "return"] + (["branch", "parallel"] * 3 if depth else [])
+    kind = draw(st.sampled_from(kinds))
+    name = names()
+    match kind:
+        case "task":
+            block = task(name, timeout_seconds=draw(st.sampled_from([5.0, 60.0])), start_within_seconds=20.0)
+        case "poll":
+            rounds, timeout = draw(st.integers(1, 4)), draw(st.sampled_from([3.0, 25.0, 900.0]))
+            block = poll(name, rounds_max=rounds, timeout_seconds=timeout, continue_on_round_error=draw(st.booleans()))
+        case "wait":
+            block = wait(name, draw(st.sampled_from([0.1, 7.0, 300.0])))
+        case "set":
+            block = put(name, draw(st.sampled_from([{"v": "${ input.n }"}, {"v": "${ input.missing }"}, {}])))
+        case "fail" | "return":
+            # An end in the middle of everything is rare, or nothing else would be seen.
+            ends = fail(name) if kind == "fail" else done(name, {"n": "${ input.n }"})
+            return ends.only_if(draw(st.sampled_from(["input.n == 2", "input.n == 5 && input.go"])))
+        case "branch":
+            conditions = draw(st.lists(CONDITIONS, min_size=1, max_size=3, unique=True))
+            cases = {condition: draw(blocks(names, depth - 1)) for condition in conditions}
+            block = branch(
+                name, cases if draw(st.integers(0, 5)) == 0 else {**cases, "else": draw(blocks(names, depth - 1))}
+            )
+        case _:
+            count = draw(st.integers(1, 3))
+            block = parallel(name, {f"b{index}": draw(blocks(names, depth - 1)) for index in range(count)})
+    return block.only_if(draw(CONDITIONS)) if draw(st.integers(0, 3)) == 0 else block
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> Graph:
+    count = 0
+
+    def names() -> str:
+        nonlocal count
+        count += 1
+        return f"s{count}"
+
+    made = draw(blocks(names, 3)) or [wait(names(), 1.0)]
+    return graph(
+        *made,
+        output=draw(st.sampled_from([None, {"n": "${ input.n }"}, "${ input.missing }"])),
+        timeout=draw(st.sampled_from([10.0, 200.0, 1e6])),
+        on_failure=draw(st.sampled_from(["hold", "fail"])),
+    )
+
+
+FULL = Refusal(Failure("QUEUE_FULL", "full"))
+GONE = Refusal(Failure("NOT_FOUND", "no such queue"), retryable=False)
+ANSWERS = st.one_of(
+    st.builds(
+        Answer,
+        outcome=st.sampled_from([Outcome.SUCCEEDED] * 4 + [Outcome.FAILED, Outcome.CANCELLED]),
+        output=st.sampled_from([{"status": "DONE"}, {"status": "NEW"}, {}, None]),
+        after_seconds=st.sampled_from([0.0, 1.0, 4.0, 30.0, 500.0]),
+        reviewed_after_seconds=st.sampled_from([None, None, None, 0.0, 50.0]),
+        ignores_cancel=st.booleans(),
+    ),
+    st.just(FULL),
+    st.just(GONE),
+)
+SCRIPTS = st.lists(ANSWERS, min_size=1, max_size=12)
+
+
+def simulate(made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None) -> Outcomes:
+    asked = 0
+
+    def script(_command: SubmitTask) -> Answer | Refusal:
+        nonlocal asked
+        asked += 1
+        return answers[asked % len(answers)]
+
+    simulation = Simulation(Flow(made), script, input_value=input_)
+    if cancel_at is not None:
+        simulation.cancel_at(cancel_at, "a test wants it")
+    return simulation.run()
+
+
+CANCELS = st.sampled_from([None, None, None, 0.5, 6.0, 100.0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
+def test_every_instance_ends_or_waits_for_a_person(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
+) -> None:
+    outcome = simulate(made, answers, input_, cancel_at)
+    instance = outcome.instance
+    if instance.state in INSTANCE_TERMINAL:
+        assert not outcome.unfinished_tasks
+        assert {step.state for step in instance.steps.values()} <= STEP_TERMINAL
+        assert instance.steps.keys() == {node.id for node in made.nodes}
+        assert instance.finished_at is not None
+    else:
+        # Simulated people close every review, so only a failure can still be waited for.
+        assert instance.state is InstanceState.NEEDS_RECOVERY
+        assert made.on_failure == "hold"
+        assert not any(step.state in STEP_UNFINISHED for step in instance.steps.values())
+    if instance.state is InstanceState.SUCCEEDED and instance.ending_as is None:
+        assert not any(step.state is StepState.FAILED for step in instance.steps.values())
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
+def test_no_task_is_submitted_twice_and_none_beyond_its_bounds(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
+) -> None:
+    submitted: list[tuple[str, int]] = []
+    asked = 0
+
+    def script(command: SubmitTask) -> Answer | Refusal:
+        nonlocal asked
+        asked += 1
+        answer = answers[asked % len(answers)]
+        if isinstance(answer, Answer):
+            submitted.append((command.step, command.round))
+        assert command.deadline_at >= command.start_deadline_at
+        return answer
+
+    simulation = Simulation(Flow(made), script, input_value=input_)
+    if cancel_at is not None:
+        simulation.cancel_at(cancel_at, "a test wants it")
+    simulation.run()
+    assert len(submitted) == len(set(submitted))
+    bounds = {node.id: rounds_of(node.spec) for node in made.nodes if node.kind in {NodeKind.TASK, NodeKind.POLL}}
+    assert all(1 <= number <= bounds[step] for step, number in submitted)
+
+
+def rounds_of(spec: object) -> int:
+    if isinstance(spec, PollSpec):
+        return spec.rounds_max
+    assert isinstance(spec, TaskSpec)
+    return 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
+def test_the_same_script_gives_the_same_trace(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
+) -> None:
+    first = simulate(made, answers, input_, cancel_at)
+    again = simulate(made, answers, input_, cancel_at)
+    assert first == again
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=workflows(), input_=INPUTS)
+def test_nothing_behind_a_dead_edge_runs(made: Graph, input_: object) -> None:
+    outcome = simulate(made, [Answer(output={"status": "DONE"})], input_, None)
+    instance = outcome.instance
+    flow = Flow(made)
+    for name, step in instance.steps.items():
+        sources = [(source, case, instance.steps.get(source.id)) for source, case in flow.incoming[name]]
+        if step.state is StepState.SUCCEEDED and sources:
+            assert any(
+                source_step is not None
+                and (source_step.state is StepState.SUCCEEDED or source_step.reason is StepReason.WHEN)
+                and (source.kind is not NodeKind.BRANCH or source_step.chosen == case)
+                for source, case, source_step in sources
+            ), name
+    if instance.state is InstanceState.SUCCEEDED:
+        assert instance.finished_at is not None
+        assert instance.finished_at < 1e9 * SECOND
