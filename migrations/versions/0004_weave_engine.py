@@ -7,7 +7,7 @@ from orbit.database import TABLE_OPTIONS
 from orbit.database import columns as kinds
 
 revision = "0004_weave_engine"
-down_revision = "0002_pulse"
+down_revision = "0003_weave_definitions"
 
 # It only adds tables.
 OLD_NODES_MAY_RUN = True

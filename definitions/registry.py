@@ -1,0 +1,195 @@
+"""Published versions: immutable, found again by number, and never published twice.
+
+Publishing the same bytes under the same number gives the same version; other bytes under a published number are
+refused. The compiler runs before the transaction (`compile_definition`), so that no lock is held while it works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from definitions.compiler import Compiled
+from definitions.graph import Graph
+from definitions.graph_json import graph_from_json, graph_to_json
+from definitions.store import (
+    VersionContent,
+    VersionState,
+    VersionSummary,
+    Workflow,
+    version_content,
+    version_find,
+    version_insert,
+    versions_find,
+    workflow_default,
+    workflow_insert,
+    workflow_lock,
+    workflow_set_default,
+    workflows_find,
+)
+from orbit.errors import DefinitionInvalid, NotFound, StateConflict, VersionConflict
+from orbit.ids import new_id
+from orbit.jsontext import Json, dumps, parse
+from orbit.store.journal import Actor, AuditRecord, EventRecord, audit_insert, events_insert
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+__all__ = [
+    "Published",
+    "VersionContent",
+    "VersionState",
+    "VersionSummary",
+    "Workflow",
+    "graph_load",
+    "version_get",
+    "version_get_content",
+    "version_publish",
+    "version_to_start",
+    "versions_list",
+    "workflows_list",
+]
+
+_GRAPH_DEPTH_MAX = 128  # a graph nests the author's values (at most 32 deep) in its own lists and objects
+_SHOWN_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The outcome of publishing; `deduplicated` if the very same content was there before."""
+
+    version: VersionSummary
+    deduplicated: bool
+
+
+def version_publish(tx: Transaction, namespace_id: bytes, compiled: Compiled, actor: Actor) -> Published:
+    """Store a compiled definition with its audit record and event, and make it the default if it is the highest.
+
+    Raises DefinitionInvalid with all findings, VersionConflict if the number is taken by other content.
+    """
+    graph = compiled.graph
+    if graph is None:
+        message = f"the definition has {len(compiled.findings)} finding(s)"
+        raise DefinitionInvalid(message, details={"findings": [finding.to_json() for finding in compiled.findings]})
+    # The workflow's row is the lock: two publications of one workflow come one after the other.
+    default = workflow_lock(tx, namespace_id, graph.workflow)
+    earlier = version_find(tx, namespace_id, graph.workflow, number=graph.version)
+    if earlier is not None:
+        if earlier.digest == compiled.digest:
+            return Published(earlier, deduplicated=True)
+        raise _conflict(tx, earlier, compiled)
+    now = tx.now()
+    made = VersionSummary(
+        id=new_id(),
+        namespace_id=namespace_id,
+        workflow=graph.workflow,
+        version=graph.version,
+        title=graph.title,
+        state=VersionState.ACTIVE,
+        digest=compiled.digest,
+        published_by=actor.name,
+        published_at=now,
+    )
+    if default is None:
+        workflow_insert(tx, namespace_id, Workflow(graph.workflow, graph.version, now))
+    elif graph.version > default:
+        workflow_set_default(tx, namespace_id, graph.workflow, default_version=graph.version)
+    document = dumps(graph_to_json(graph))
+    version_insert(tx, made, VersionContent(compiled.source.encode(), graph.format, document))
+    audit_insert(tx, _audit(made, actor), now=now)
+    data = dumps({"workflow": made.workflow, "version": made.version}).decode()
+    events_insert(tx, [EventRecord(namespace_id, "workflow.published", made.id, 1, data)], now=now)
+    return Published(made, deduplicated=False)
+
+
+def version_get(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> VersionSummary:
+    """Read a version, the default one if `number` is None. Raises NotFound."""
+    if number is None:
+        number = workflow_default(tx, namespace_id, workflow)
+    found = None if number is None else version_find(tx, namespace_id, workflow, number=number)
+    if found is None:
+        raise _not_found(workflow, number)
+    return found
+
+
+def version_get_content(tx: Transaction, namespace_id: bytes, workflow: str, number: int) -> VersionContent:
+    """Read a version's source and its graph as JSON text. Raises NotFound."""
+    content = version_content(tx, namespace_id, workflow, number=number)
+    if content is None:
+        raise _not_found(workflow, number)
+    return content
+
+
+def version_to_start(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> int:
+    """Return the number of the version that a start runs. Raises NotFound; StateConflict if it is RETIRED."""
+    found = version_get(tx, namespace_id, workflow, number)
+    if found.state is VersionState.RETIRED:
+        message = f"version {found.version} of {workflow} is retired and takes no new instances"
+        raise StateConflict(message)
+    return found.version
+
+
+def graph_load(tx: Transaction, namespace_id: bytes, workflow: str, number: int) -> Graph:
+    """Load a version's graph with its expressions compiled. Raises NotFound, UnknownGraphFormat. Keep the outcome."""
+    content = version_get_content(tx, namespace_id, workflow, number)
+    return graph_from_json(parse(content.graph, max_depth=_GRAPH_DEPTH_MAX))
+
+
+def versions_list(
+    tx: Transaction, namespace_id: bytes, workflow: str, *, limit: int, below: int | None = None
+) -> list[VersionSummary]:
+    """Read a page of a workflow's versions, the highest number first. Raises NotFound if there is no such workflow."""
+    if workflow_default(tx, namespace_id, workflow) is None:
+        raise _not_found(workflow, None)
+    return versions_find(tx, namespace_id, workflow, limit=limit, below=below)
+
+
+def workflows_list(
+    tx: Transaction, namespace_id: bytes, *, limit: int, after_name: str | None = None
+) -> list[Workflow]:
+    """Read a page of a namespace's workflows in the order of their names."""
+    return workflows_find(tx, namespace_id, limit=limit, after_name=after_name)
+
+
+def _not_found(workflow: str, number: int | None) -> NotFound:
+    what = f"workflow {workflow[:_SHOWN_CHARACTERS]}"
+    return NotFound(f"{what} is not published" if number is None else f"{what} has no version {number}")
+
+
+def _conflict(tx: Transaction, earlier: VersionSummary, compiled: Compiled) -> VersionConflict:
+    content = version_get_content(tx, earlier.namespace_id, earlier.workflow, earlier.version)
+    message = f"version {earlier.version} of {earlier.workflow} is published with other content; raise its number"
+    details = {
+        "published_digest": earlier.digest.hex(),
+        "digest": compiled.digest.hex(),
+        "first_difference": _first_difference(content.source.decode(), compiled.source),
+    }
+    return VersionConflict(message, details=details)
+
+
+def _first_difference(published: str, sent: str) -> Json:
+    """Return the first line in which two sources differ; None on a side that has ended."""
+    old, new = published.splitlines(), sent.splitlines()
+    for index in range(max(len(old), len(new))):
+        left = old[index] if index < len(old) else None
+        right = new[index] if index < len(new) else None
+        if left != right:
+            return {"line": index + 1, "published": _shown(left), "sent": _shown(right)}
+    return {"line": len(old), "published": "(line endings)", "sent": "(line endings)"}
+
+
+def _shown(line: str | None) -> str | None:
+    return None if line is None else line[:_SHOWN_CHARACTERS]
+
+
+def _audit(made: VersionSummary, actor: Actor) -> AuditRecord:
+    return AuditRecord(
+        namespace_id=made.namespace_id,
+        actor=actor,
+        operation="workflow.publish",
+        subject_kind="workflow_version",
+        subject_id=made.id,
+        reason=None,
+        before=None,
+        after={"workflow": made.workflow, "version": made.version, "digest": made.digest.hex()},
+    )
