@@ -89,16 +89,15 @@ class WorkerLoop:
         self._gather_until: float | None = None
         self._progress: dict[str, dict[str, Any]] = {}
         self._progress_at = 0.0
-        self._stops = 0
         self._drain_until: float | None = None
         self._end_at: float | None = None
         self._ended = False
         self._failure: OrbitSDKError | None = None
         self.connected = threading.Event()
 
-    def stop(self) -> None:
-        """Ask for a drain; the second call ends its patience. For any thread and for signal handlers."""
-        self._post(self._on_stop)
+    def stop(self, *, hurry: bool = False) -> None:
+        """Ask for a drain, or with `hurry` for its end. For any thread and for signal handlers."""
+        self._post(self._on_hurry if hurry else self._on_stop)
 
     def run(self) -> bool:
         """Run until stopped; return whether everything that ran could end.
@@ -134,6 +133,8 @@ class WorkerLoop:
             self._send_what_is_ready(link, now)
         if link is not None and link.closed is not None:
             self._on_closed(link.closed, now)
+            return
+        if self._over(now):
             return
         self._watch_link()
         timeout = self._timeout(now)
@@ -175,14 +176,17 @@ class WorkerLoop:
         self._attempts.finished(attempt, outcome)
 
     def _on_stop(self, now: float) -> None:
-        self._stops += 1
-        if self._stops == 1:
-            log.info("draining: %g s for what runs", self._options.drain_seconds)
-            self._attempts.drain()
-            self._drain_until = now + self._options.drain_seconds
-            if self._link is not None and self._welcomed:
-                self._link.send([b'{"type":"drain"}'])
-        elif self._end_at is None:
+        if self._drain_until is not None:
+            return
+        log.info("draining: %g s for what runs", self._options.drain_seconds)
+        self._attempts.drain()
+        self._drain_until = now + self._options.drain_seconds
+        if self._link is not None and self._welcomed:
+            self._link.send([b'{"type":"drain"}'])
+
+    def _on_hurry(self, now: float) -> None:
+        self._on_stop(now)
+        if self._end_at is None:
             self._drain_until = now
 
     # Time.

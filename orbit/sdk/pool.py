@@ -19,7 +19,7 @@ _MELTING = 8  # a backlog that would be gone within this many ticks needs no fur
 
 
 class HandlerPool(Generic[ItemT]):
-    """Runs `run(item)` for each submitted item on daemon threads, and `leave()` when a thread ends; neither may raise."""
+    """Runs `run(item)` for each item on daemon threads, and `leave()` when a thread ends; neither may raise."""
 
     def __init__(self, *, size: int, run: Callable[[ItemT], None], leave: Callable[[], None], name: str) -> None:
         self._size = size

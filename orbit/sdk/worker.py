@@ -134,8 +134,11 @@ def _signals(loop: WorkerLoop) -> Iterator[None]:
         yield
         return
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        loop.stop()
+    signalled: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        loop.stop(hurry=bool(signalled))
+        signalled.append(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

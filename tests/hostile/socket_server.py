@@ -65,13 +65,19 @@ class Running:
     hub: Hub
     thread: threading.Thread
 
-    def call(self, function: Callable[[], None]) -> None:
+    def call(self, function: Callable[[], Any]) -> None:
         """Run a function in the server's hub."""
         watcher = self.hub.loop.async_()
         done = threading.Event()
 
+        def called() -> None:
+            try:
+                function()
+            finally:
+                done.set()
+
         def run() -> None:
-            gevent.spawn(function).link(lambda _: done.set())
+            gevent.spawn(called)
             watcher.stop()
             watcher.close()
 

@@ -1,0 +1,330 @@
+"""The messages of `orbit.worker.v1` as the server reads and writes them.
+
+A frame is read in two steps: its head with the items as raw JSON, then each item by itself, so that one bad item is
+refused alone. NaN and Infinity are no JSON, yet common encoders write them: a frame that is wrong only by them is read
+leniently and the items that hold one are marked, since closing the socket would lose the other results of the frame.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from api import worker_port as port
+from orbit import jsontext
+
+PROTOCOL = 1
+SUBPROTOCOL = "orbit.worker.v1"
+FRAME_BYTES_MAX = 1 << 20
+
+MessageId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+Token = Annotated[str, Meta(min_length=1, max_length=128)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+ItemT = TypeVar("ItemT")
+
+
+class Envelope(Struct):
+    """A message's name and its items, not looked into yet."""
+
+    type: str
+    items: list[Raw] = []
+
+
+class HandlerItem(Struct):
+    """One declared task type."""
+
+    type: Name
+    versions: Annotated[list[Annotated[int, Meta(ge=1, le=999_999_999)]], Meta(min_length=1, max_length=1_000)]
+    recovery: Literal["REPLAY_SAFE", "VERIFY", "MANUAL"]
+
+
+class ResumeItem(Struct):
+    """One attempt that the worker still has."""
+
+    attempt_id: MessageId
+    token: Token
+    phase: Literal["LEASED", "RUNNING", "FINISHED"]
+
+
+class Hello(Struct):
+    """The first message of a connection."""
+
+    protocol: int
+    worker: Name
+    queues: Annotated[list[Name], Meta(min_length=1, max_length=1_000)]
+    handlers: Annotated[list[HandlerItem], Meta(min_length=1, max_length=1_000)]
+    capacity: Annotated[int, Meta(ge=0, le=100_000)]
+    sdk: Annotated[str, Meta(max_length=128)] = ""
+    resume: Annotated[list[ResumeItem], Meta(max_length=100_000)] = []
+
+
+class StartItem(Struct):
+    """One start asked for."""
+
+    message_id: MessageId
+    attempt_id: MessageId
+    token: Token
+
+
+class ClaimItem(Struct):
+    """One renewal or release."""
+
+    attempt_id: MessageId
+    token: Token
+
+
+class ErrorItem(Struct, rename={"failure_class": "class"}):
+    """What a handler says of its failure."""
+
+    failure_class: Literal["RETRYABLE", "NON_RETRYABLE", "UNKNOWN_OUTCOME", "NEEDS_HUMAN", "UNCLASSIFIED"] = (
+        "UNCLASSIFIED"
+    )
+    code: Annotated[str, Meta(max_length=128)] = ""
+    message: Annotated[str, Meta(max_length=4_096)] = ""
+    details: Raw | UnsetType = UNSET
+
+
+class OutputReference(Struct):
+    """An output that lies elsewhere."""
+
+    uri: Annotated[str, Meta(min_length=1, max_length=2_048)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Meta(ge=0)]
+
+
+class ResultItem(Struct):
+    """One result."""
+
+    message_id: MessageId
+    attempt_id: MessageId
+    token: Token
+    outcome: Literal["SUCCEEDED", "FAILED", "CANCELLED", "RETURNED", "DEFERRED"]
+    output: Raw | UnsetType = UNSET
+    output_ref: OutputReference | None = None
+    ran: bool | None = None
+    retry_after_ms: Annotated[int, Meta(ge=0, le=400 * 24 * 3600 * 1000)] | None = None
+    error: ErrorItem | None = None
+    not_json: bool = False
+
+
+class ProgressItem(Struct):
+    """How far one attempt is."""
+
+    attempt_id: MessageId
+    token: Token
+    percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    note: Annotated[str, Meta(max_length=1_000)] | None = None
+    details: Raw | UnsetType = UNSET
+
+
+class Capacity(Struct):
+    """The worker's absolute new room."""
+
+    capacity: Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class _ItemHead(Struct):
+    message_id: MessageId | None = None
+    attempt_id: MessageId | None = None
+
+
+class BadFrame(Exception):
+    """A frame that is no JSON object with a `type`."""
+
+
+class BadItem(Struct):
+    """An item that is refused before anyone sees it; ids only where they could be read."""
+
+    message_id: str | None
+    attempt_id: str | None
+    reason: str
+
+
+_envelope = msgspec.json.Decoder(Envelope)
+_item_head = msgspec.json.Decoder(_ItemHead)
+_encoder = msgspec.json.Encoder()
+
+
+def read_envelope(text: bytes) -> Envelope:
+    """Read a frame's head; raise BadFrame for what is no message."""
+    try:
+        return _envelope.decode(text)
+    except msgspec.ValidationError as error:
+        raise BadFrame(str(error)) from None
+    except msgspec.DecodeError as error:
+        return _read_leniently(text, str(error))
+    except RecursionError:
+        raise BadFrame("nested too deeply") from None
+
+
+def _read_leniently(text: bytes, reason: str) -> Envelope:
+    """Read a frame whose only fault is NaN or Infinity: the items that hold one are marked `not_json`."""
+    found: list[str] = []
+
+    def constant(name: str) -> float:
+        found.append(name)
+        return math.nan
+
+    try:
+        content: Any = json.loads(text, parse_constant=constant)
+    except (ValueError, RecursionError):
+        raise BadFrame(reason) from None
+    if not found or not isinstance(content, dict) or not isinstance(content.get("items"), list):
+        raise BadFrame(reason)
+    kind = content.get("type")
+    if not isinstance(kind, str):
+        raise BadFrame(reason)
+    return Envelope(kind, [_marked(item) for item in content["items"]])
+
+
+def _marked(item: Any) -> Raw:
+    try:
+        text = json.dumps(item, allow_nan=False)
+    except ValueError:
+        named = {key: value for key, value in item.items() if isinstance(value, str)} if isinstance(item, dict) else {}
+        text = json.dumps(named | {"not_json": True})
+    return Raw(text.encode("utf-8", "replace"))
+
+
+def read_items(raws: Iterable[Raw], decoder: msgspec.json.Decoder[ItemT]) -> tuple[list[ItemT], list[BadItem]]:
+    """Read items one by one: the sound ones, and what is wrong with the others."""
+    good: list[ItemT] = []
+    bad: list[BadItem] = []
+    for raw in raws:
+        try:
+            good.append(decoder.decode(raw))
+        except (msgspec.DecodeError, RecursionError) as error:
+            bad.append(_bad_item(raw, str(error)))
+    return good, bad
+
+
+def _bad_item(raw: Raw, reason: str) -> BadItem:
+    try:
+        head = _item_head.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        head = _ItemHead()
+    return BadItem(head.message_id, head.attempt_id, reason)
+
+
+hello_decoder = msgspec.json.Decoder(Hello)
+capacity_decoder = msgspec.json.Decoder(Capacity)
+start_decoder = msgspec.json.Decoder(StartItem)
+claim_decoder = msgspec.json.Decoder(ClaimItem)
+result_decoder = msgspec.json.Decoder(ResultItem)
+progress_decoder = msgspec.json.Decoder(ProgressItem)
+
+
+def result_report(item: ResultItem) -> port.ResultReport:
+    """Turn a result item into what the task layer takes."""
+    error = None
+    if item.error is not None:
+        details = item.error.details
+        error = port.ReportedError(
+            item.error.failure_class,
+            item.error.code,
+            item.error.message,
+            None if isinstance(details, UnsetType) else _strict(details)[0],
+        )
+    output, invalid = (None, None) if isinstance(item.output, UnsetType) else _strict(item.output)
+    return port.ResultReport(
+        message_id=bytes.fromhex(item.message_id),
+        attempt_id=bytes.fromhex(item.attempt_id),
+        token=item.token,
+        outcome=item.outcome,
+        output=output,
+        output_ref=None if item.output_ref is None else _encoder.encode(item.output_ref),
+        ran=item.ran,
+        retry_after_ms=item.retry_after_ms,
+        error=error,
+        invalid="NaN and Infinity are not JSON numbers" if item.not_json else invalid,
+    )
+
+
+def _strict(raw: Raw) -> tuple[bytes | None, str | None]:
+    """Check a payload by the strict rules; return its bytes as they were sent, or why they can't be taken."""
+    text = bytes(raw)
+    try:
+        jsontext.parse(text)
+    except jsontext.JsonError as error:
+        return None, error.reason
+    return text, None
+
+
+def progress_report(item: ProgressItem) -> port.ProgressReport:
+    """Turn a progress item into what the task layer takes; details that are not strict JSON are left out."""
+    details = None if isinstance(item.details, UnsetType) else _strict(item.details)[0]
+    return port.ProgressReport(bytes.fromhex(item.attempt_id), item.token, item.percent, item.note, details)
+
+
+class AssignedItem(Struct, omit_defaults=True):
+    """One task of an `assign` message."""
+
+    task_id: str
+    operation_id: str
+    attempt_id: str
+    token: str
+    attempt: int
+    fencing: str
+    type: str
+    version: int
+    params_version: str
+    queue: str
+    params: Raw
+    lease_ms: int
+    deadline_in_ms: int
+    attempt_timeout_ms: int
+    checkpoint: Raw | UnsetType = UNSET
+    business_key: str | None = None
+    labels: Raw | UnsetType = UNSET
+    traceparent: str | None = None
+
+
+def assigned_item(assignment: port.Assignment) -> AssignedItem:
+    """Write an assignment for the wire."""
+    return AssignedItem(
+        task_id=assignment.task_id.hex(),
+        operation_id=assignment.operation_id.hex(),
+        attempt_id=assignment.attempt_id.hex(),
+        token=assignment.token,
+        attempt=assignment.attempt,
+        fencing=assignment.fencing,
+        type=assignment.type,
+        version=assignment.version,
+        params_version=assignment.params_version,
+        queue=assignment.queue,
+        params=Raw(assignment.params),
+        lease_ms=assignment.lease_ms,
+        deadline_in_ms=assignment.deadline_in_ms,
+        attempt_timeout_ms=assignment.attempt_timeout_ms,
+        checkpoint=UNSET if assignment.checkpoint is None else Raw(assignment.checkpoint),
+        business_key=assignment.business_key,
+        labels=UNSET if assignment.labels is None else Raw(assignment.labels.encode("utf-8")),
+        traceparent=assignment.traceparent,
+    )
+
+
+def message(kind: str, **content: Any) -> bytes:
+    """Write one message; fields that are None are left out."""
+    return _encoder.encode({"type": kind} | {name: value for name, value in content.items() if value is not None})
+
+
+def item_messages(kind: str, items: Sequence[Any], *, field: str = "items") -> Iterator[bytes]:
+    """Write items as messages of at most FRAME_BYTES_MAX bytes, as many a message as fit."""
+    opening = b'{"type":"' + kind.encode("ascii") + b'","' + field.encode("ascii") + b'":['
+    room = FRAME_BYTES_MAX - len(opening) - 2
+    texts: list[bytes] = []
+    size = 0
+    for item in items:
+        text = _encoder.encode(item)
+        if texts and size + len(text) + 1 > room:
+            yield opening + b",".join(texts) + b"]}"
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text) + 1
+    if texts:
+        yield opening + b",".join(texts) + b"]}"
