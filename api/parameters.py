@@ -41,3 +41,8 @@ def text_parameter(name: str, description: str, *, length_max: int = 128) -> Par
 def word_parameter(name: str, description: str, words: list[str]) -> Parameter:
     """Make a parameter that is one of some words."""
     return Parameter(name, description, {"type": "string", "enum": words})
+
+
+def number_parameter(name: str, description: str, *, maximum: int) -> Parameter:
+    """Make a parameter that is a whole number from 1."""
+    return Parameter(name, description, {"type": "integer", "minimum": 1, "maximum": maximum})

@@ -52,8 +52,8 @@ class Worker(Struct, kw_only=True):
     handlers: list[str]
     queues: list[str]
     capacity: int
+    in_flight: int
     connected_at: Instant
-    seen_at: Instant
 
 
 class Health(Struct, kw_only=True):

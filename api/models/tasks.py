@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from api.models.answers import ErrorContent
 from api.models.fields import (
     AttemptTimeoutSeconds,
     BusinessKey,
@@ -91,16 +92,16 @@ class RetryPolicy(Struct, kw_only=True):
 
 
 class Source(Struct, kw_only=True):
-    """What a task comes from directly."""
+    """What a task comes from directly; `step` and `round` if that is a workflow's instance."""
 
     kind: str
-    id: HexId | None = None
+    id: HexId | None
     step: str | None = None
     round: int | None = None
 
 
-class TaskError(Struct, kw_only=True):
-    """The last failure of a task or an attempt."""
+class TaskError(Struct, kw_only=True, rename={"class_": "class"}):
+    """A failure: the worker's classification, and its code and words."""
 
     code: str
     message: str
@@ -109,7 +110,7 @@ class TaskError(Struct, kw_only=True):
 
 
 class Task(Struct, kw_only=True, rename={"type_": "type"}):
-    """A task as it is now."""
+    """A task as it is now; `attempts` counts granted Starts, `wait_reason` tells why it waits."""
 
     id: HexId
     namespace_id: HexId
@@ -117,34 +118,115 @@ class Task(Struct, kw_only=True, rename={"type_": "type"}):
     type_: str
     version: int
     state: str
+    wait_reason: str | None
     revision: Count
+    priority: int
     params: Any
     params_version: str
-    priority: int
+    business_key: str | None
+    labels: dict[str, str]
     source: Source
+    operation_id: HexId
+    derived_from: HexId | None
+    traceparent: str | None
+    accepted_at: Instant
+    available_at: Instant
+    start_deadline_at: Instant | None
+    deadline_at: Instant
+    finished_at: Instant | None
+    attempt_timeout_seconds: float
+    retry: RetryPolicy
+    attempts: int
+    attempts_failed: int
+    attempts_lost: int
+    deferrals: int
+    cancel_requested_at: Instant | None
+    error: TaskError | None
+    output: Any
+
+
+class AcceptedTask(Struct, kw_only=True, rename={"type_": "type"}):
+    """A task as it was accepted; what it is now is read by its id."""
+
+    id: HexId
+    queue: str
+    type_: str
+    version: int
+    state: str
     accepted_at: Instant
     available_at: Instant
     deadline_at: Instant
+    revision: Count
 
 
-class TaskResult(Struct, kw_only=True):
-    """The receipt of a submission: the task as it was accepted, and `current`: its state now."""
+class CurrentTask(Struct, kw_only=True):
+    """What a replayed task is now."""
+
+    state: str
+    revision: Count
+
+
+class TaskResult(Struct, kw_only=True, omit_defaults=True):
+    """The receipt of a submission; a replay adds `current`."""
 
     deduplicated: bool
-    task: Any
-    current: Any = None
+    task: AcceptedTask
+    current: CurrentTask | UnsetType = UNSET
 
 
 class BatchItemResult(Struct, kw_only=True):
-    """What became of one item: `data` as a single submission answers it, or `error`."""
+    """What became of one item: the status and `data` or `error` that it would have got alone."""
 
     index: int
     status: int
-    data: Any = None
-    error: Any = None
+    data: TaskResult | UnsetType = UNSET
+    error: ErrorContent | UnsetType = UNSET
 
 
 class BatchResult(Struct, kw_only=True):
     """What became of a batch, in the order of its items."""
 
     items: list[BatchItemResult]
+
+
+class CancelledTask(Struct, kw_only=True):
+    """A task after a cancel; `cancel_requested` says that its handler is asked to stop."""
+
+    id: HexId
+    state: str
+    cancel_requested: bool
+
+
+class CancelResult(Struct, kw_only=True):
+    """The receipt of a cancel."""
+
+    deduplicated: bool
+    task: CancelledTask
+
+
+class Attempt(Struct, kw_only=True, rename={"type_": "type"}):
+    """One dispatch and execution; `late` are reports that came after its end, kept as evidence."""
+
+    id: HexId
+    number: int
+    state: str
+    type_: str
+    version: int
+    worker: str | None
+    session_id: HexId
+    node: str | None
+    leased_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    error: TaskError | None
+    progress: Any
+    late: list[dict[str, Any]]
+
+
+class Explanation(Struct, kw_only=True):
+    """Why a task waits: the first thing that stands in its way, and figures; null if it does not wait."""
+
+    task_id: HexId
+    state: str
+    reason: str | None
+    details: dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from api.models.fields import BusinessKey, Labels, Request, raw_schema
+from api.models.fields import BusinessKey, Labels, Request, Traceparent, raw_schema
 
 SOURCE_LENGTH_MAX = 256 * 1024
 
@@ -27,3 +27,4 @@ class StartInstance(Request, frozen=True, kw_only=True):
     input: Annotated[Raw, raw_schema("What the definition's input schema asks for; default {}")] | UnsetType = UNSET
     business_key: BusinessKey | None = None
     labels: Labels | None = None
+    traceparent: Traceparent | None = None

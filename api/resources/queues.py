@@ -34,7 +34,7 @@ class Queues:
                 keyed=True, creates=True,
             ),
             Operation(
-                "GET", "/v1/queues", "List the queues in range, by name", self.list, Scope.QUEUES_READ, Queue,
+                "GET", "/v1/queues", "List the queues in range, by name", self.list_page, Scope.QUEUES_READ, Queue,
                 query=(LIMIT, CURSOR), is_page=True,
             ),
             Operation("GET", "/v1/queues/{queue_id}", "Read a queue", self.get, Scope.QUEUES_READ, Queue),
@@ -64,7 +64,7 @@ class Queues:
         """Read a queue with its backlog as it is now."""
         return call.data(self._in_range(call).as_json())
 
-    def list(self, call: Call) -> Reply:
+    def list_page(self, call: Call) -> Reply:
         """List queues by name; what is out of range is left out, so a page may be short."""
         limit = call.query.limit()
         parts = call.query.cursor_parts(1)

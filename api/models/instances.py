@@ -1,0 +1,127 @@
+"""Answers of the workflow and instance resources; their inner forms are the engine's and the compiler's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from api.models.fields import Count, HexId, Instant
+
+
+class Bounds(Struct, kw_only=True):
+    """The proven maxima of one instance."""
+
+    tasks: int
+    attempts: int
+    rounds: int
+    concurrent_tasks: int
+    stored_bytes: int
+    active_seconds: float
+
+
+class Workflow(Struct, kw_only=True):
+    """A workflow, with the version that a start without a number runs."""
+
+    workflow: str
+    default_version: int
+    created_at: Instant
+
+
+class WorkflowVersion(Struct, kw_only=True):
+    """A published version of a workflow; `source` where one is read."""
+
+    workflow: str
+    version: int
+    title: str | None
+    state: str
+    digest: str
+    published_by: str
+    published_at: Instant
+    source: str | UnsetType = UNSET
+
+
+class PublishResult(Struct, kw_only=True):
+    """The receipt of a publication; the same content again is `deduplicated`."""
+
+    deduplicated: bool
+    workflow: str
+    version: int
+    title: str | None
+    digest: str
+    bounds: Bounds
+
+
+class CheckResult(Struct, kw_only=True):
+    """What the compiler says of a text: no findings and its bounds, or all findings."""
+
+    valid: bool
+    findings: list[dict[str, Any]]
+    bounds: Bounds | None
+
+
+class Graph(Struct, kw_only=True):
+    """The compiled step graph: nodes in topological order, edges by index."""
+
+    format: int
+    nodes: list[dict[str, Any]]
+    edges: list[Any]
+
+
+class Instance(Struct, kw_only=True):
+    """An instance; `input` and `output` where one is read."""
+
+    id: HexId
+    workflow: str
+    version: int
+    state: str
+    ending_as: str | None
+    revision: Count
+    business_key: str | None
+    labels: dict[str, str]
+    error: dict[str, Any] | None
+    started_at: Instant
+    deadline_at: Instant
+    finished_at: Instant | None
+    input: Any = None
+    output: Any = None
+
+
+class InstanceResult(Struct, kw_only=True):
+    """The receipt of a start; a replay adds `current`."""
+
+    deduplicated: bool
+    instance: Instance
+    current: dict[str, Any] | UnsetType = UNSET
+
+
+class Step(Struct, kw_only=True):
+    """A step of an instance, with the task that does its work."""
+
+    id: str
+    kind: str
+    title: str | None
+    state: str
+    reason: str | UnsetType | None = UNSET
+    round: int | UnsetType = UNSET
+    task_id: HexId | UnsetType | None = UNSET
+    error: dict[str, Any] | UnsetType | None = UNSET
+
+
+class HistoryEntry(Struct, kw_only=True):
+    """What happened, in order: `index` counts within the advance that `revision` names."""
+
+    revision: Count
+    index: int
+    at: Instant
+    type: str
+    step: str | None
+    data: dict[str, Any]
+
+
+class InstanceExplanation(Struct, kw_only=True):
+    """Why an instance is not moving, in words and data."""
+
+    state: str
+    summary: str
+    waits_for: list[dict[str, Any]]

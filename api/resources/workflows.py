@@ -1,0 +1,199 @@
+"""Workflows: check, publish, read. The language is the compiler's, versions are the registry's.
+
+Compilation is pure Python that may take a while, so it runs in gevent's thread pool and never holds the loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import gevent
+
+from api.calls import Call, Operation, Reply
+from api.models.instances import Bounds, CheckResult, Graph, PublishResult, Workflow, WorkflowVersion
+from api.models.workflows import WorkflowSource
+from api.parameters import CURSOR, LIMIT
+from api.queries import cursor_text
+from definitions.compiler import Compiled, compile_definition
+from definitions.graph import PollSpec, TaskSpec
+from definitions.registry import (
+    VersionContent,
+    VersionSummary,
+    version_get,
+    version_get_content,
+    version_publish,
+    versions_list,
+    workflows_list,
+)
+from orbit.access import Credential, Scope, queue_not_found
+from orbit.clock import to_rfc3339
+from orbit.database import Database, Transaction
+from orbit.errors import NotFound
+from orbit.idempotency import Answer, Made, once
+from orbit.jsontext import Json, digest
+
+ResultT = TypeVar("ResultT")
+
+_NUMBER_MAX = 2**31 - 1
+_PATH = "/v1/workflows/{name}/versions/{number}"
+
+
+class Workflows:
+    """The workflow resource."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def operations(self) -> list[Operation]:
+        """Declare what can be done with workflows."""
+        read = Scope.WORKFLOWS_READ
+        return [
+            Operation(
+                "POST", "/v1/workflows", "Publish a version: YAML, or JSON that holds it", self.publish,
+                Scope.WORKFLOWS_PUBLISH, PublishResult, WorkflowSource, keyed=True, creates=True, takes_yaml=True,
+            ),
+            Operation(
+                "POST", "/v1/workflows:check", "Compile a definition and list all findings", self.check, read,
+                CheckResult, WorkflowSource, takes_yaml=True,
+            ),
+            Operation("GET", "/v1/workflows", "List workflows, by name", self.list_page, read, Workflow,
+                      query=(LIMIT, CURSOR), is_page=True),
+            Operation("GET", "/v1/workflows/{name}/versions", "List a workflow's versions, the highest first",
+                      self.versions, read, WorkflowVersion, query=(LIMIT, CURSOR), is_page=True),
+            Operation("GET", _PATH, "Read a version with its text", self.get, read, WorkflowVersion),
+            Operation("GET", f"{_PATH}/graph", "Read a version's step graph", self.graph, read, Graph),
+            Operation("GET", f"{_PATH}/bounds", "Read a version's proven maxima", self.bounds, read, Bounds),
+        ]  # fmt: skip
+
+    def publish(self, call: Call) -> Reply:
+        """Publish a version; the same content under the same number is a replay whatever its key."""
+        compiled = _compile(call)
+        _check_queues(compiled, call.caller)
+        command = call.command("workflow.publish", meaning=digest({"source": compiled.digest.hex()}))
+        is_known = False
+
+        def work(tx: Transaction) -> Answer:
+            def make() -> Made:
+                nonlocal is_known
+                published = version_publish(tx, call.namespace_id, compiled, call.actor)
+                is_known = published.deduplicated
+                version = published.version
+                graph = compiled.graph
+                assert graph is not None, "what has findings is not published"
+                answer = {
+                    "workflow": version.workflow,
+                    "version": version.version,
+                    "title": version.title,
+                    "digest": version.digest.hex(),
+                    "bounds": asdict(graph.bounds),
+                }
+                return Made(version.id, answer)
+
+            return once(tx, command, make)
+
+        answer = self._database.transaction(work)
+        return call.receipt(
+            Answer(answer.subject_id, answer.data, deduplicated=answer.deduplicated or is_known), creates=True
+        )
+
+    def check(self, call: Call) -> Reply:
+        """Compile a definition; a bad one is a good answer."""
+        compiled = _compile(call)
+        return call.data(
+            {
+                "valid": compiled.graph is not None,
+                "findings": [finding.to_json() for finding in compiled.findings],
+                "bounds": None if compiled.graph is None else asdict(compiled.graph.bounds),
+            }
+        )
+
+    def list_page(self, call: Call) -> Reply:
+        """List workflows."""
+        limit, after = call.query.limit(), _cursor_part(call, str)
+        found = self._database.transaction(
+            lambda tx: workflows_list(tx, call.namespace_id, limit=limit, after_name=after)
+        )
+        items = [
+            {"workflow": each.name, "default_version": each.default_version, "created_at": to_rfc3339(each.created_at)}
+            for each in found
+        ]
+        return call.page(items, cursor_text([found[-1].name]) if len(found) == limit else None)
+
+    def versions(self, call: Call) -> Reply:
+        """List a workflow's versions."""
+        limit, below, name = call.query.limit(), _cursor_part(call, int), call.path["name"]
+        found = self._database.transaction(
+            lambda tx: versions_list(tx, call.namespace_id, name, limit=limit, below=below)
+        )
+        next_cursor = cursor_text([found[-1].version]) if len(found) == limit else None
+        return call.page([_version_json(each) for each in found], next_cursor)
+
+    def get(self, call: Call) -> Reply:
+        """Read a version."""
+        summary, content = self._read(
+            call,
+            lambda tx, name, number: (
+                version_get(tx, call.namespace_id, name, number),
+                version_get_content(tx, call.namespace_id, name, number),
+            ),
+        )
+        return call.data({**_version_json(summary), "source": content.source.decode("utf-8")})
+
+    def graph(self, call: Call) -> Reply:
+        """Read a version's graph."""
+        return call.data(json.loads(self._content(call).graph))
+
+    def bounds(self, call: Call) -> Reply:
+        """Read a version's bounds."""
+        return call.data(json.loads(self._content(call).graph)["bounds"])
+
+    def _content(self, call: Call) -> VersionContent:
+        return self._read(call, lambda tx, name, number: version_get_content(tx, call.namespace_id, name, number))
+
+    def _read(self, call: Call, read: Callable[[Transaction, str, int], ResultT]) -> ResultT:
+        name, text = call.path["name"], call.path["number"]
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_NUMBER_MAX)) else 0
+        if not 1 <= number <= _NUMBER_MAX:
+            message = "a version is a number from 1"
+            raise NotFound(message)
+        return self._database.transaction(lambda tx: read(tx, name, number))
+
+
+def _compile(call: Call) -> Compiled:
+    text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
+    return gevent.get_hub().threadpool.apply(compile_definition, (text,))
+
+
+def _check_queues(compiled: Compiled, caller: Credential) -> None:
+    """Refuse a definition whose steps name a queue out of the publisher's range."""
+    for node in () if compiled.graph is None else compiled.graph.nodes:
+        spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
+        if isinstance(spec, TaskSpec) and not caller.covers(spec.queue):
+            error = queue_not_found()
+            error.details = {"step": node.id, "queue": spec.queue}
+            raise error
+
+
+def _cursor_part(call: Call, kind: type[ResultT]) -> ResultT | None:
+    parts = call.query.cursor_parts(1)
+    if parts is None:
+        return None
+    part: Any = parts[0]
+    if type(part) is not kind or (isinstance(part, int) and not 0 <= part <= _NUMBER_MAX):
+        raise call.query.refused("cursor", "this is not a cursor of this list")
+    return part
+
+
+def _version_json(version: VersionSummary) -> Json:
+    return {
+        "workflow": version.workflow,
+        "version": version.version,
+        "title": version.title,
+        "state": version.state,
+        "digest": version.digest.hex(),
+        "published_by": version.published_by,
+        "published_at": to_rfc3339(version.published_at),
+    }

@@ -1,0 +1,72 @@
+"""From a validated body to a request of the task layer: spans, instants, policy and the size of params.
+
+What needs the database's clock is checked by the task layer, under the transaction that accepts the task.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from api.models.tasks import Retry, SubmitTask
+from orbit.clock import Micros, from_rfc3339, seconds
+from orbit.errors import InvalidRequest, PayloadTooLarge
+from orbit.ids import from_hex
+from orbit.jsontext import dumps
+from pulse import limits
+from pulse.requests import RetryPolicy, TaskRequest
+
+_NULL = b"null"
+
+
+def task_request(body: SubmitTask, *, namespace_id: bytes, at: str = "") -> TaskRequest:
+    """Make the request for one task; `at` is the pointer of its fields within the body.
+
+    Raises InvalidRequest for fields that exclude each other, PayloadTooLarge for params over 64 KiB.
+    """
+    params = _NULL if body.params is UNSET else bytes(body.params)
+    if len(params) > limits.PARAMS_BYTES_MAX:
+        message = f"params may have {limits.PARAMS_BYTES_MAX} bytes: keep more elsewhere and pass a reference"
+        raise PayloadTooLarge(message, pointer=f"{at}/params")
+    if body.available_at is not None and body.delay_seconds is not None:
+        message = "available_at and delay_seconds exclude each other"
+        raise InvalidRequest(message, pointer=f"{at}/delay_seconds")
+    timeout = body.attempt_timeout_seconds
+    return TaskRequest(
+        namespace_id=namespace_id,
+        queue=body.queue,
+        type=body.type,
+        version=body.version,
+        params=params,
+        params_version="1" if body.params_version is None else body.params_version,
+        available_at=_instant(body.available_at, f"{at}/available_at"),
+        delay_micros=None if body.delay_seconds is None else seconds(body.delay_seconds),
+        start_deadline_at=_instant(body.start_deadline_at, f"{at}/start_deadline_at"),
+        deadline_at=_instant(body.deadline_at, f"{at}/deadline_at"),
+        attempt_timeout_micros=limits.ATTEMPT_TIMEOUT_MICROS_DEFAULT if timeout is None else seconds(timeout),
+        priority=limits.PRIORITY_DEFAULT if body.priority is None else body.priority,
+        retry=_retry(body.retry or Retry(), at),
+        business_key=body.business_key,
+        labels=None if not body.labels else dumps(body.labels).decode(),
+        derived_from=None if body.derived_from is None else from_hex(body.derived_from),
+        traceparent=body.traceparent,
+    )
+
+
+def _instant(text: str | None, pointer: str) -> Micros | None:
+    return None if text is None else from_rfc3339(text, pointer=pointer)
+
+
+def _retry(given: Retry, at: str) -> RetryPolicy:
+    default = RetryPolicy()
+    backoff = default.backoff_micros if given.backoff_seconds is None else seconds(given.backoff_seconds)
+    if given.backoff_seconds_max is None:
+        longest = max(default.backoff_micros_max, backoff)
+    else:
+        longest = seconds(given.backoff_seconds_max)
+        if given.backoff_seconds is None:
+            backoff = min(backoff, longest)
+    if longest < backoff:
+        message = "backoff_seconds_max is below backoff_seconds"
+        raise InvalidRequest(message, pointer=f"{at}/retry/backoff_seconds_max")
+    attempts = default.attempts_max if given.max_attempts is None else given.max_attempts
+    return RetryPolicy(attempts, backoff, longest)
