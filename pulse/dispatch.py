@@ -21,7 +21,7 @@ from orbit.logs import get_logger
 from pulse import limits
 from pulse.claim import Demand, claim
 from pulse.lease import Held
-from pulse.sessions import CancelNotice, Outbox, Session, SessionHello
+from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
 from pulse.settle import NOTHING_NEW
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen
@@ -88,11 +88,11 @@ class Dispatcher:
             capacity=hello.capacity,
         )
 
-        def work(tx: Transaction) -> Mapping[bytes, RecoverySafety]:
+        def work(tx: Transaction) -> Mapping[bytes, tuple[Place, RecoverySafety]]:
             session_insert(tx, made)
             return _lanes(tx, hello)
 
-        session.lanes = self._database.transaction(work, pool=Pool.DISPATCH)
+        session.serve(self._database.transaction(work, pool=Pool.DISPATCH))
         return session
 
     def open(self, session: Session) -> None:
@@ -220,21 +220,21 @@ class Dispatcher:
         if not unknown:
             return
 
-        def work(tx: Transaction) -> list[Mapping[bytes, RecoverySafety]]:
+        def work(tx: Transaction) -> list[Mapping[bytes, tuple[Place, RecoverySafety]]]:
             return [_lanes(tx, session.hello) for session in unknown]
 
         for session, lanes in zip(unknown, self._database.transaction(work, pool=Pool.DISPATCH), strict=True):
-            session.lanes = lanes
+            session.serve(lanes)
             self._known_lanes.update(lanes)
 
 
-def _lanes(tx: Transaction, hello: SessionHello) -> Mapping[bytes, RecoverySafety]:
+def _lanes(tx: Transaction, hello: SessionHello) -> Mapping[bytes, tuple[Place, RecoverySafety]]:
     """Find the lanes that a worker can serve, with the safety that its handler declares."""
     safety = {(handler.type, handler.version): handler.recovery for handler in hello.handlers}
     types = {handler.type for handler in hello.handlers}
     found = lanes_of(tx, hello.namespace_id, queues=hello.queues, types=types)
     return {
-        lane_id: safety[key.type, key.version]
-        for lane_id, (_, key) in found.items()
+        lane_id: (Place(name, key.type, key.version), safety[key.type, key.version])
+        for lane_id, (name, key) in found.items()
         if (key.type, key.version) in safety
     }

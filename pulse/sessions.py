@@ -63,6 +63,15 @@ class Outbox(Protocol):
         """Say that this node goes away; the worker reconnects elsewhere within the spread."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a lane means to a worker: the queue's name, the task type and its version."""
+
+    queue: str
+    type: str
+    version: int
+
+
 @dataclass(slots=True)
 class _Holding:
     task_id: bytes
@@ -78,10 +87,16 @@ class Session:
         self.hello = hello
         self.outbox = outbox
         self.lanes: Mapping[bytes, RecoverySafety] = {}
+        self.places: Mapping[bytes, Place] = {}
         self.is_draining = False
         self.is_unresponsive = False
         self._capacity = hello.capacity
         self._held: dict[bytes, _Holding] = {}
+
+    def serve(self, lanes: Mapping[bytes, tuple[Place, RecoverySafety]]) -> None:
+        """Set the lanes that it serves."""
+        self.places = {lane_id: place for lane_id, (place, _) in lanes.items()}
+        self.lanes = {lane_id: safety for lane_id, (_, safety) in lanes.items()}
 
     def room(self) -> int:
         """Say how many more tasks it may be given now."""
