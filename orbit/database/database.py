@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from enum import StrEnum
 from pathlib import Path
 from time import sleep as _pause  # noqa: TID251  (the back-off of a lost deadlock has nothing to wait for)
@@ -165,7 +165,9 @@ class _NativeThread:
 
     def run(self, work: Callable[[], T]) -> T:
         """Run `work` there, wait for it and return its result or raise its error."""
-        result: T = self._apply(work)
+        # The context goes along, so that a transaction asked for in there is known to be inside one, not a dead wait.
+        context = copy_context()
+        result: T = self._apply(lambda: context.run(work))
         return result
 
 
