@@ -1,0 +1,179 @@
+"""A whole engine over Pulse on one database, driven by hand: no loop runs, time moves only when a test says so."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from definitions.compiler import compile_definition
+from definitions.registry import graph_load, version_publish, version_to_start
+from engine.batch import Advancer
+from engine.listener import InstanceListener
+from engine.ports import Flows
+from engine.pulse_tasks import PulseTasks
+from engine.runner import Runner
+from engine.service import Instances
+from engine.start import Starter, StartRequest
+from engine.watchers import Watchers
+from orbit.clock import Micros
+from orbit.database import Database, Transaction
+from orbit.idempotency import Command
+from orbit.ids import new_id
+from orbit.jsontext import Json, digest, dumps
+from orbit.store.journal import Actor
+from pulse.claim import Assignment, Demand, Seat, claim
+from pulse.listener import TaskListener
+from pulse.queues import QueueSettings, queue_create
+from pulse.report import Outcome, Report, ReportedError, report
+from pulse.start import StartItem, start
+from pulse.states import ErrorClass, RecoverySafety
+from pulse.store.lanes import lanes_of
+
+TYPES = ("do.a", "do.b", "do.c", "do.x", "do.y", "ask.p")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a handler answers."""
+
+    output: Json = None
+    error: ErrorClass | None = None
+    code: str = "BROKEN"
+
+
+# What the handlers answer for a step, a round and the params; None keeps the task running.
+Handlers = Callable[[str, int, Json], Done | None]
+
+
+class Weave:
+    """One namespace with a queue `main`, and everything that a node has."""
+
+    def __init__(self, database: Database, namespace_id: bytes | None = None) -> None:
+        self.database = database
+        self.namespace_id = namespace_id or new_id()
+        self.actor = Actor("test", new_id())
+        self.listeners: list[TaskListener] = []
+        self.woken = 0
+        self.changed: list[bytes] = []
+        self.advancer = Advancer(Flows(graph_load), PulseTasks(self))
+        self.runner = Runner(database, self.advancer, on_changed=self.changed.extend)
+        self.listeners.append(InstanceListener(self._wake))
+        self.starter = Starter(database, self.advancer, version_to_start, on_started=self.runner.due_in)
+        self.watchers = Watchers(database)
+        self.instances = Instances(database, self.advancer, self.starter, self.watchers)
+
+    def close(self) -> None:
+        self.starter.stop()
+        self.watchers.stop()
+        self.runner.stop()
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    # What Pulse tells a node; here nobody listens.
+
+    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+        pass
+
+    def on_changed(self, task_ids: frozenset[bytes]) -> None:
+        pass
+
+    def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
+        pass
+
+    def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
+        pass
+
+    # What a test does.
+
+    def queue(self, name: str = "main", *, unfinished: int = 1000) -> None:
+        settings = QueueSettings(
+            paused=False, max_concurrency=1000, rate_per_second=100_000, max_unfinished_tasks=unfinished
+        )
+        command = self.command("queue.create", name)
+        self.database.transaction(lambda tx: queue_create(tx, command, self.actor, name=name, settings=settings))
+
+    def publish(self, text: str) -> None:
+        compiled = compile_definition(text)
+        assert not compiled.findings, compiled.render()
+        self.database.transaction(lambda tx: version_publish(tx, self.namespace_id, compiled, self.actor))
+
+    def command(self, operation: str, key: str, meaning: Json = None) -> Command:
+        return Command(self.namespace_id, operation, "", key, digest(meaning))
+
+    def request(self, workflow: str, input_: Json = None, key: str | None = None, **fields: Any) -> StartRequest:
+        value = {} if input_ is None else input_
+        command = self.command("instance.start", key or new_id().hex(), [workflow, value])
+        known = {"version": None, "started_by": "test", **fields}
+        return StartRequest(command=command, workflow=workflow, input=value, **known)
+
+    def start(self, workflow: str, input_: Json = None, **fields: Any) -> bytes:
+        return self.instances.instance_start(self.request(workflow, input_, **fields)).subject_id
+
+    def advance(self) -> int:
+        """Run rounds until there is nothing left to do."""
+        total = 0
+        for _ in range(100):
+            self.runner.due_in(0)
+            looked_at = self.runner.run_once()
+            if not looked_at:
+                return total
+            total += looked_at
+        raise AssertionError("the runner does not come to rest")
+
+    def claim(self) -> Sequence[Assignment]:
+        """Lease everything that is ready and get it started."""
+
+        def work(tx: Transaction) -> Sequence[Assignment]:
+            lanes = lanes_of(tx, self.namespace_id, queues=("main", "other"), types=TYPES)
+            seat = Seat(bytes(16), 256, dict.fromkeys(lanes, RecoverySafety.MANUAL))
+            claimed = claim(tx, Demand([seat], {})).assignments
+            granted = start(tx, [StartItem(new_id(), item.attempt_id, item.token) for item in claimed], self)
+            assert all(outcome.granted for outcome in granted)
+            return claimed
+
+        return self.database.transaction(work)
+
+    def answer(self, assignment: Assignment, done: Done) -> None:
+        """Record a handler's answer."""
+        error = None if done.error is None else ReportedError(done.error, done.code, "as the test wants")
+        said = Report(
+            message_id=new_id(),
+            attempt_id=assignment.attempt_id,
+            token=assignment.token,
+            outcome=Outcome.SUCCEEDED if error is None else Outcome.FAILED,
+            output=None if error is not None else dumps(done.output),
+            error=error,
+        )
+        self.database.transaction(lambda tx: report(tx, [said], self))
+
+    def work(self, handlers: Handlers) -> int:
+        """Run what is ready; a handler that answers None keeps its task running."""
+        claimed = self.claim()
+        for assignment in claimed:
+            step, number = assignment.task.source_step, assignment.task.source_round
+            assert step is not None
+            assert number is not None
+            done = handlers(step, number, msgspec.json.decode(assignment.payload.params))
+            if done is not None:
+                self.answer(assignment, done)
+        return len(claimed)
+
+    def drive(self, handlers: Handlers) -> None:
+        """Let runner and handlers go on until nothing moves without time."""
+        for _ in range(1000):
+            if not self.advance() + self.work(handlers):
+                return
+        raise AssertionError("the instances do not come to rest")
+
+    def get(self, instance_id: bytes) -> dict[str, Json]:
+        return self.instances.instance_get(self.namespace_id, instance_id)
+
+    def states(self, instance_id: bytes) -> dict[str, str]:
+        steps = self.instances.instance_steps(self.namespace_id, instance_id)
+        return {step["id"]: step["state"] for step in steps}
+
+    def history(self, instance_id: bytes) -> list[tuple[str, str | None]]:
+        entries = self.instances.instance_history(self.namespace_id, instance_id).entries
+        return [(entry["type"], entry["step"]) for entry in entries]
