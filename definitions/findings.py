@@ -51,21 +51,25 @@ class Finding:
 
 
 class Findings:
-    """Collects findings; beyond the limit they are counted only, so that hostile files cost no more than others."""
+    """Collects findings; beyond the limit none is kept, so that hostile files cost no more than others."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._found: list[Finding] = []
         self._seen: set[tuple[Code, int, int]] = set()
-        self.omitted = 0
+        self._omitted = False
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     @property
     def full(self) -> bool:
-        """Tell whether further findings would only be counted."""
+        """Tell whether no further finding would be kept."""
         return len(self._found) >= FINDINGS_MAX
+
+    def omit(self) -> None:
+        """Note that there may be findings that are not kept."""
+        self._omitted = True
 
     def at(self, code: Code, place: tuple[int, int], message: str, hint: str | None = None) -> None:
         """Add a finding at a line and column; the same code at the same place is kept once."""
@@ -73,7 +77,7 @@ class Findings:
         if key in self._seen:
             return
         if self.full:
-            self.omitted += 1
+            self.omit()
             return
         self._seen.add(key)
         line, column = place
@@ -91,7 +95,7 @@ class Findings:
     def sorted(self) -> tuple[Finding, ...]:
         """Return all findings by place, and a note where some were left out."""
         found = sorted(self._found, key=lambda finding: (finding.line, finding.column, finding.code))
-        if self.omitted:
-            message = f"{self.omitted} more findings are not shown"
+        if self._omitted:
+            message = f"there is more to find than these {FINDINGS_MAX} findings"
             found.append(Finding(Code.TOO_MANY_FINDINGS, found[-1].line, found[-1].column, message, None, "", 1))
         return tuple(found)

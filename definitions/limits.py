@@ -20,7 +20,7 @@ LINE_SHOWN_MAX = 120  # characters of a source line in a finding
 EXPRESSION_CHARACTERS_MAX = 1_024
 EXPRESSION_NODES_MAX = 256
 EXPRESSION_DEPTH_MAX = 32
-EXPRESSION_COST_MAX = 2_000
+EXPRESSION_COST_MAX = 1_000
 RESULT_CHARACTERS_MAX = 65_536  # of a text that an expression makes
 RESULT_ITEMS_MAX = 10_000  # of a list that an expression makes
 

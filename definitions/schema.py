@@ -34,21 +34,16 @@ def violations(schema: Json) -> list[tuple[Location, str]]:
         return []
     found: dict[Location, str] = {}
     for error in _meta_validator().iter_errors(schema):
-        best = _deepest(error)
-        found.setdefault(tuple(best.absolute_path), _words(best))
+        found.setdefault(tuple(error.absolute_path), _words(error))
         if len(found) >= _VIOLATIONS_MAX:
             break
     return sorted(found.items(), key=lambda item: [str(part) for part in item[0]])
 
 
 def _words(error: ValidationError) -> str:
-    if error.validator == "enum" or (error.validator == "anyOf" and error.absolute_path[-1:] == ["type"]):
+    if error.validator == "enum" or (error.validator == "anyOf" and [*error.absolute_path][-1:] == ["type"]):
         return f"{str(error.instance)[:40]!r} is not a type; types are {', '.join(sorted(_TYPES))}"
     return error.message[:200]
-
-
-def _deepest(error: ValidationError) -> ValidationError:
-    return error
 
 
 @lru_cache(maxsize=1)

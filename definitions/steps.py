@@ -5,7 +5,7 @@ A step with a mistake stays in the model, so that references to it are judged as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from definitions import limits, names
 from definitions.codes import Code
@@ -253,8 +253,10 @@ class StepReader:
         timeout = inner.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=True)
         rounds = inner.integer("max_rounds", limits.POLL_ROUNDS_MIN, limits.POLL_ROUNDS_MAX, required=True)
         on_error = inner.choice("on_round_error", ("fail", "continue"))
+        task = read_task(inner)
         return PollModel(
-            task=read_task(inner),
+            # `timeout` is the poll's here; a round has the time that its attempts can take.
+            task=replace(task, options=replace(task.options, timeout=None)),
             done_when=inner.scalar_of("done_when", required=True),
             fail_when=inner.scalar_of("fail_when"),
             every=every,

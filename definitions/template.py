@@ -184,6 +184,7 @@ class _Builder:
 def _text_renderer(parts: tuple[str | Expression, ...]) -> Renderer:
     def render(scope: Mapping[str, Json]) -> str:
         pieces = []
+        room = VALUE_BYTES_MAX
         for part in parts:
             if isinstance(part, str):
                 pieces.append(part)
@@ -193,6 +194,10 @@ def _text_renderer(parts: tuple[str | Expression, ...]) -> Renderer:
             if piece is None:
                 message = f"{type_name(value)} can't stand inside a longer text"
                 raise EvaluationError(Fault(FaultCode.NOT_TEXT, message, 0), part.source, part.positions)
+            room -= len(piece)
+            if room < 0:
+                fault = Fault(FaultCode.RESULT_TOO_LARGE, f"the text is longer than {VALUE_BYTES_MAX} characters", 0)
+                raise EvaluationError(fault, part.source, part.positions)
             pieces.append(piece)
         return "".join(pieces)
 

@@ -190,6 +190,9 @@ class _Reader:
         self._nodes += 1
         mark = event.start_mark
         place = (mark.line + 1, mark.column + 1)
+        if self._findings.full:
+            self._findings.omit()
+            raise _Stop
         if self._nodes > YAML_NODES_MAX:
             self._findings.at(Code.TOO_MANY_NODES, place, f"a definition may have {YAML_NODES_MAX} values")
             raise _Stop

@@ -1,0 +1,47 @@
+"""`orbit check`: compile definitions where they lie; no server, no database."""
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github"]),
+    default="text",
+    show_default=True,
+    help="For people, for programs (one JSON object), or as annotations of a GitHub run.",
+)
+def check(files: tuple[Path, ...], form: str) -> None:
+    """Check workflow definitions and print every finding with its place; ends with 0 only if there are none."""
+    from definitions.compiler import compile_definition
+    from definitions.duration import format_duration
+    from orbit.jsontext import dumps
+
+    found = 0
+    report = {}
+    for file in files:
+        compiled = compile_definition(file.read_bytes())
+        found += len(compiled.findings)
+        report[str(file)] = [finding.to_json() for finding in compiled.findings]
+        if form == "github":
+            for finding in compiled.findings:
+                place = f"file={file},line={finding.line},col={finding.column},title={finding.code}"
+                click.echo(f"::error {place}::{finding.message}")
+        elif form == "text" and compiled.graph is None:
+            click.echo(compiled.render(str(file)))
+        elif form == "text" and compiled.graph is not None:
+            graph = compiled.graph
+            proven = graph.bounds
+            click.echo(
+                f"{file}: {graph.workflow} version {graph.version} is sound: at most {proven.tasks} tasks, "
+                f"{proven.attempts} attempts, {proven.concurrent_tasks} at once, "
+                f"{format_duration(proven.active_seconds)} of active time"
+            )
+    if form == "json":
+        click.echo(dumps({"findings": report}).decode())
+    sys.exit(1 if found else 0)
