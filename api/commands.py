@@ -50,3 +50,76 @@ def bootstrap(database_url: str, output: Path, url: str | None, worker_access: b
     click.echo(f"namespace    {made.namespace.id.hex()}")
     click.echo(f"queue        {made.queue}")
     click.echo(f"credentials  {output}")
+
+
+@click.command()
+@click.option(
+    "--settings", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A YAML file of settings."
+)
+@click.option("--database-url", metavar="URL", help="mysql+pymysql://user:password@host/name, or sqlite:///file")
+@click.option("--host", help="The address to listen on; 127.0.0.1 if not set.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="The port; 8080 if not set, 0 for any free one.")
+@click.option("--processes", type=click.IntRange(1, 128), help="Node processes behind the port: one a core.")
+@click.option("--node-name", help="The name of the node; host name and process id if not set.")
+@click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]))
+@click.option("--drain-seconds", type=float, help="How long SIGTERM waits for what is under way.")
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate chain (PEM): serve TLS.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key (PEM).")
+@click.option("--shared-port", is_flag=True, hidden=True)
+def server(settings: Path | None, shared_port: bool, **options: str | float | None) -> None:  # noqa: FBT001
+    """Run a node until SIGTERM, which drains it. Each option is also ORBIT_NAME, or a line of the settings file."""
+    import sys
+
+    from orbit.settings import settings_load
+
+    chosen = settings_load(file=settings, options=options)
+    if chosen.processes > 1:
+        from api.supervisor import Supervisor, arguments_of
+        from orbit.logs import logs_configure
+
+        logs_configure(level=chosen.log_level)
+        sys.exit(Supervisor(chosen, arguments_of(chosen)).run())
+    from gevent import monkey
+
+    monkey.patch_all()
+    from api.server import serve
+
+    sys.exit(serve(chosen, shared_port=shared_port, on_listening=_say_listening))
+
+
+@click.command()
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(".orbit"), show_default=True)
+@click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True)
+def dev(folder: Path, port: int) -> None:
+    """Run a node for development: embedded database, schema, credential and queue made when they are missing."""
+    import sys
+
+    from gevent import monkey
+
+    monkey.patch_all()
+    from api.development import development_prepare
+    from api.server import serve
+    from orbit.settings import settings_load
+
+    prepared = development_prepare(folder, port=port, say=click.echo)
+    options = {"database_url": prepared.database_url, "host": "127.0.0.1", "port": port, "log_level": "WARNING"}
+    sys.exit(serve(settings_load(options=options), on_listening=_say_listening))
+
+
+@click.command()
+@click.option("--database-url", metavar="URL", help="Run on this database instead of an embedded one.")
+@click.option("--keep", is_flag=True, help="Keep the folder with the database and the logs, and print where it is.")
+def demo(database_url: str | None, keep: bool) -> None:  # noqa: FBT001
+    """Run the payout workflow end to end on a node and a worker of its own, and show each step.
+
+    Ends with 0 only if the instance has SUCCEEDED.
+    """
+    import sys
+
+    from api.demo import Demo
+
+    sys.exit(Demo(database_url, keep=keep, say=click.echo).run())
+
+
+def _say_listening(url: str) -> None:
+    click.echo(f"listening on {url}")

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from api.installation import root_folder
+from orbit.errors import InvalidRequest
 from orbit.logs import get_logger
 from orbit.settings import Settings
 
@@ -28,7 +29,21 @@ _STILLBORN_SECONDS = 10.0
 _STILLBORN_MAX = 3
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
+# The node's own name would be the same for all: each process makes its own from its id.
+_OPTIONS = frozenset({"host", "log_level", "drain_seconds", "tls_cert", "tls_key"})
+
 _log = get_logger(__name__)
+
+
+def arguments_of(settings: Settings) -> list[str]:
+    """Write settings as the command line of one process; port and number of processes are the supervisor's."""
+    given = {name: getattr(settings, name) for name in settings.__struct_fields__ if name not in {"port", "processes"}}
+    return [
+        part
+        for name, value in given.items()
+        if name in _OPTIONS and value != ""
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 class Supervisor:
@@ -42,7 +57,13 @@ class Supervisor:
         self._due: list[float] = []
 
     def run(self) -> int:
-        """Supervise until SIGTERM or SIGINT; return the exit code: 0 if every process ended in order."""
+        """Supervise until SIGTERM or SIGINT; return the exit code: 0 if every process ended in order.
+
+        Raises InvalidRequest for an embedded database, which one process owns.
+        """
+        if self._settings.database_url.startswith("sqlite"):
+            message = "an embedded database serves one process; several need MySQL or MariaDB"
+            raise InvalidRequest(message)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         folder = Path(tempfile.mkdtemp(prefix="orbit-metrics-"))
         with socket.socket(socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET) as held:
@@ -60,7 +81,7 @@ class Supervisor:
         command = [sys.executable, "-P", str(root_folder() / "orbit" / "__main__.py"), "server", *self._arguments]
         child = subprocess.Popen(  # noqa: S603  (our own command)
             [*command, "--port", str(port), "--processes", "1", SHARED_PORT_OPTION],
-            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
+            env=_environment(self._settings) | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
             # The blocked signals are inherited; a node must hear them. This process has one thread.
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, []),  # noqa: PLW1509
         )
@@ -99,3 +120,9 @@ class Supervisor:
                 child.kill()
                 codes.append(child.wait())
         return 0 if not any(codes) else 1
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a process. The database's URL may hold a password, so it is never an argument."""
+    kept = {name: value for name, value in os.environ.items() if name not in {"ORBIT_PROCESSES", "ORBIT_PORT"}}
+    return kept | {"ORBIT_DATABASE_URL": settings.database_url}

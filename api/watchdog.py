@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import gevent
 from gevent.event import Event
@@ -28,11 +29,16 @@ class Watchdog:
     """One greenlet: `start`, `stop`."""
 
     def __init__(
-        self, metrics: Metrics, database: Database, batchers: Callable[[], Iterable[Batcher[object, object]]]
+        self,
+        metrics: Metrics,
+        database: Database,
+        batchers: Callable[[], Iterable[Batcher[Any, Any]]],
+        sample: Callable[[], None],
     ) -> None:
         self._metrics = metrics
         self._database = database
         self._batchers = batchers
+        self._sample = sample
         self._stopping = Event()
         self._greenlet: gevent.Greenlet[[], None] | None = None
 
@@ -48,6 +54,7 @@ class Watchdog:
 
     def run_once(self) -> None:
         """Take over the counts of database and batchers."""
+        self._sample()
         self._metrics.sync_database(self._database.counts)
         for batcher in self._batchers():
             self._metrics.sync(self._metrics.batches, batcher.batches, label=batcher.name)

@@ -73,6 +73,7 @@ class WorkerSocket:
         self._queued_bytes = 0
         self._wanted = Event()
         self._closed = False
+        self._refused = False
         self._message = bytearray()
         self._opcode: Opcode | None = None
         now = time.monotonic()
@@ -114,6 +115,7 @@ class WorkerSocket:
         """Send a close frame; the reader ends when the peer answers or the linger time has passed."""
         if self._closed:
             return
+        self._refused = True
         # A close frame holds at most 123 bytes of reason.
         self._frames.fail(code, reason.encode("utf-8")[:120].decode("utf-8", "ignore"))
         self._flush()
@@ -224,8 +226,8 @@ class WorkerSocket:
             return None
         else:
             return None
-        if self._frames.state is not State.OPEN:
-            return None
+        if self._refused:
+            return None  # what comes after a violation is not looked at; what came before the peer's close is
         try:
             str(whole, "utf-8")
         except UnicodeDecodeError:

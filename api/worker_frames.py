@@ -15,12 +15,19 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from api import worker_port as port
 from orbit import jsontext
+from pulse import limits
+from pulse.claim import Assignment
+from pulse.lease import Held, Progress
+from pulse.report import Outcome, RejectCode, Report, ReportedError
+from pulse.sessions import Place
+from pulse.states import ErrorClass
 
 PROTOCOL = 1
 SUBPROTOCOL = "orbit.worker.v1"
 FRAME_BYTES_MAX = 1 << 20
+ERROR_MESSAGE_LENGTH_MAX = 1_000
+ERROR_DETAILS_BYTES_MAX = 2_048
 
 MessageId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 Token = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -106,8 +113,8 @@ class ResultItem(Struct):
     outcome: Literal["SUCCEEDED", "FAILED", "CANCELLED", "RETURNED", "DEFERRED"]
     output: Raw | UnsetType = UNSET
     output_ref: OutputReference | None = None
-    ran: bool | None = None
-    retry_after_ms: Annotated[int, Meta(ge=0, le=400 * 24 * 3600 * 1000)] | None = None
+    ran: bool = True
+    retry_after_ms: Annotated[int, Meta(ge=0, le=400 * 24 * 3600 * 1000)] = 0
     error: ErrorItem | None = None
     not_json: bool = False
 
@@ -219,46 +226,69 @@ result_decoder = msgspec.json.Decoder(ResultItem)
 progress_decoder = msgspec.json.Decoder(ProgressItem)
 
 
-def result_report(item: ResultItem) -> port.ResultReport:
-    """Turn a result item into what the task layer takes."""
-    error = None
-    if item.error is not None:
-        details = item.error.details
-        error = port.ReportedError(
-            item.error.failure_class,
-            item.error.code,
-            item.error.message,
-            None if isinstance(details, UnsetType) else _strict(details)[0],
-        )
-    output, invalid = (None, None) if isinstance(item.output, UnsetType) else _strict(item.output)
-    return port.ResultReport(
+def report_of(item: ResultItem) -> Report:
+    """Turn a result item into what the task layer takes. A payload goes on as the bytes that were sent."""
+    output, fault = None, None
+    if item.not_json:
+        fault = RejectCode.OUTPUT_INVALID
+    elif not isinstance(item.output, UnsetType):
+        output = bytes(item.output)
+        if len(output) > limits.OUTPUT_BYTES_MAX:
+            output, fault = None, RejectCode.OUTPUT_TOO_LARGE
+        elif not _is_strict(output):
+            output, fault = None, RejectCode.OUTPUT_INVALID
+    return Report(
         message_id=bytes.fromhex(item.message_id),
         attempt_id=bytes.fromhex(item.attempt_id),
         token=item.token,
-        outcome=item.outcome,
+        outcome=Outcome(item.outcome),
         output=output,
-        output_ref=None if item.output_ref is None else _encoder.encode(item.output_ref),
+        output_fault=fault,
+        error=None if item.error is None else _error_of(item.error),
         ran=item.ran,
-        retry_after_ms=item.retry_after_ms,
-        error=error,
-        invalid="NaN and Infinity are not JSON numbers" if item.not_json else invalid,
+        retry_after_micros=item.retry_after_ms * 1000,
     )
 
 
-def _strict(raw: Raw) -> tuple[bytes | None, str | None]:
-    """Check a payload by the strict rules; return its bytes as they were sent, or why they can't be taken."""
-    text = bytes(raw)
+def _error_of(item: ErrorItem) -> ReportedError:
+    """Turn a failure into what the task layer takes; details that can't be stored are left out, the failure stays."""
+    details: Any = None
+    if not isinstance(item.details, UnsetType) and len(bytes(item.details)) <= ERROR_DETAILS_BYTES_MAX:
+        try:
+            details = jsontext.parse(bytes(item.details))
+        except jsontext.JsonError:
+            details = None
+    return ReportedError(ErrorClass(item.failure_class), item.code, item.message[:ERROR_MESSAGE_LENGTH_MAX], details)
+
+
+def _is_strict(text: bytes) -> bool:
     try:
         jsontext.parse(text)
-    except jsontext.JsonError as error:
-        return None, error.reason
-    return text, None
+    except jsontext.JsonError:
+        return False
+    return True
 
 
-def progress_report(item: ProgressItem) -> port.ProgressReport:
-    """Turn a progress item into what the task layer takes; details that are not strict JSON are left out."""
-    details = None if isinstance(item.details, UnsetType) else _strict(item.details)[0]
-    return port.ProgressReport(bytes.fromhex(item.attempt_id), item.token, item.percent, item.note, details)
+def progress_of(item: ProgressItem) -> Progress:
+    """Turn a progress item into what the task layer takes; details that can't be kept are left out."""
+    content: dict[str, Any] = {}
+    if item.percent is not None:
+        content["percent"] = item.percent
+    if item.note is not None:
+        content["note"] = item.note
+    if not isinstance(item.details, UnsetType):
+        details = bytes(item.details)
+        if len(details) <= limits.PROGRESS_BYTES_MAX and _is_strict(details):
+            content["details"] = item.details
+    text = _encoder.encode(content).decode("utf-8")
+    return Progress(Held(bytes.fromhex(item.attempt_id), item.token), text)
+
+
+class _KeptProgress(Struct):
+    details: Raw | UnsetType = UNSET
+
+
+_kept_progress = msgspec.json.Decoder(_KeptProgress)
 
 
 class AssignedItem(Struct, omit_defaults=True):
@@ -284,27 +314,31 @@ class AssignedItem(Struct, omit_defaults=True):
     traceparent: str | None = None
 
 
-def assigned_item(assignment: port.Assignment) -> AssignedItem:
+def assigned_item(assignment: Assignment, place: Place, *, fencing_epoch: int) -> AssignedItem:
     """Write an assignment for the wire."""
+    task, payload = assignment.task, assignment.payload
+    checkpoint: Raw | UnsetType = UNSET
+    if assignment.checkpoint is not None:
+        checkpoint = _kept_progress.decode(assignment.checkpoint).details
     return AssignedItem(
-        task_id=assignment.task_id.hex(),
-        operation_id=assignment.operation_id.hex(),
+        task_id=task.id.hex(),
+        operation_id=task.id.hex(),
         attempt_id=assignment.attempt_id.hex(),
         token=assignment.token,
-        attempt=assignment.attempt,
-        fencing=assignment.fencing,
-        type=assignment.type,
-        version=assignment.version,
-        params_version=assignment.params_version,
-        queue=assignment.queue,
-        params=Raw(assignment.params),
-        lease_ms=assignment.lease_ms,
-        deadline_in_ms=assignment.deadline_in_ms,
-        attempt_timeout_ms=assignment.attempt_timeout_ms,
-        checkpoint=UNSET if assignment.checkpoint is None else Raw(assignment.checkpoint),
-        business_key=assignment.business_key,
-        labels=UNSET if assignment.labels is None else Raw(assignment.labels.encode("utf-8")),
-        traceparent=assignment.traceparent,
+        attempt=assignment.attempt_number,
+        fencing=str((fencing_epoch << 32) + assignment.attempt_number),
+        type=place.type,
+        version=place.version,
+        params_version=payload.params_version,
+        queue=place.queue,
+        params=Raw(payload.params),
+        lease_ms=limits.ASSIGN_MICROS // 1000,
+        deadline_in_ms=assignment.deadline_in_micros // 1000,
+        attempt_timeout_ms=task.attempt_timeout_micros // 1000,
+        checkpoint=checkpoint,
+        business_key=None if payload.business_key is None else payload.business_key.decode("utf-8"),
+        labels=UNSET if payload.labels is None else Raw(payload.labels.encode("utf-8")),
+        traceparent=payload.traceparent,
     )
 
 

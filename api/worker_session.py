@@ -11,24 +11,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from gevent.lock import BoundedSemaphore
 from gevent.pool import Group
 
 from api import worker_frames as frames
-from api import worker_port as port
 from api.websocket import WorkerSocket
-from orbit.access import Credential, Scope
+from orbit.access import Credential
 from orbit.errors import OrbitError, Unavailable
 from orbit.logs import get_logger
+from pulse import limits as pulse_limits
+from pulse.claim import Assignment
+from pulse.lease import Held, Progress, RenewOutcome, Resumed
+from pulse.report import Report, ReportOutcome
+from pulse.sessions import CancelNotice, Handler, Outbox, Session, SessionHello
+from pulse.start import StartItem, StartOutcome
+from pulse.states import RecoverySafety
 
 log = get_logger(__name__)
+
+OutcomeT = TypeVar("OutcomeT")
 
 POLICY_VIOLATION = 1008
 PROTOCOL_ERROR = 1002
 GOING_AWAY = 1001
+TRY_AGAIN_LATER = 1013
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +45,11 @@ class SessionLimits:
     """The numbers of a session; those in milliseconds are told to the worker."""
 
     node: str
-    lease_ms: int = 30_000
-    renew_every_ms: int = 10_000
+    lease_ms: int = pulse_limits.LEASE_MICROS // 1000
+    renew_every_ms: int = pulse_limits.LEASE_RENEW_MICROS // 1000
     heartbeat_ms: int = 10_000
-    output_bytes_max: int = 65_536
+    output_bytes_max: int = pulse_limits.OUTPUT_BYTES_MAX
+    fencing_epoch: int = 1
     hello_seconds: float = 10.0
     heartbeats_missed_max: float = 2.5
     frames_in_flight: int = 16
@@ -47,135 +57,100 @@ class SessionLimits:
     bug_retry_after_ms: int = 5_000
 
 
-class Authenticating(Protocol):
-    """Turns an Authorization header into a credential, or raises Unauthenticated."""
+class Dispatching(Protocol):
+    """Hands claimed tasks to connected workers: `pulse.dispatch.Dispatcher`."""
 
-    def authenticate(self, authorization: str | None) -> Credential: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAdmission:
-    """A credential that may connect workers."""
-
-    credential: Credential
-
-    @property
-    def credential_key(self) -> str:
-        """Return what its connections are counted by."""
-        return self.credential.id.hex()
+    def attach(self, hello: SessionHello, outbox: Outbox, /) -> Session: ...  # noqa: D102
+    def open(self, session: Session, /) -> None: ...  # noqa: D102
+    def detach(self, session: Session, /) -> None: ...  # noqa: D102
+    def capacity(self, session: Session, capacity: int, /) -> None: ...  # noqa: D102
 
 
-class WorkerGate:
-    """Admits workers to the socket and runs their sessions; drains them when the node goes away."""
+class Executing(Protocol):
+    """Answers workers, one outcome for each item, in order, after COMMIT: `pulse.execution.Execution`."""
 
-    path = "/v1/workers/connect"
-    subprotocol = frames.SUBPROTOCOL
-
-    def __init__(
-        self,
-        *,
-        authenticator: Authenticating,
-        dispatcher: port.Dispatcher,
-        execution: port.Execution,
-        limits: SessionLimits,
-    ) -> None:
-        self._authenticator = authenticator
-        self._dispatcher = dispatcher
-        self._execution = execution
-        self._limits = limits
-        self._sessions: set[WorkerSession] = set()
-        self._draining_spread_ms: int | None = None
-
-    @property
-    def session_count(self) -> int:
-        """Count the connected workers."""
-        return len(self._sessions)
-
-    def admit(self, environ: Mapping[str, Any]) -> WorkerAdmission:
-        """Authenticate a request for an upgrade; raise Unauthenticated, Forbidden or Unavailable."""
-        credential = self._authenticator.authenticate(environ.get("HTTP_AUTHORIZATION"))
-        credential.require(Scope.WORKERS_CONNECT)
-        if self._draining_spread_ms is not None:
-            raise Unavailable("this node is shutting down")
-        return WorkerAdmission(credential)
-
-    def serve(self, socket: WorkerSocket, admission: WorkerAdmission) -> None:
-        """Run a worker's session in this greenlet until its connection ends."""
-        session = WorkerSession(socket, admission.credential, limits=self._limits, execution=self._execution)
-        self._sessions.add(session)
-        try:
-            session.run(self._dispatcher)
-        finally:
-            self._sessions.discard(session)
-
-    def drain(self, spread_ms: int) -> None:
-        """Ask every worker to connect elsewhere within `spread_ms`, and admit no more."""
-        self._draining_spread_ms = spread_ms
-        for session in list(self._sessions):
-            session.outbox.drain(spread_ms)
+    def start(self, session: Session, items: Sequence[StartItem], /) -> Sequence[StartOutcome]: ...  # noqa: D102
+    def renew(self, session: Session, items: Sequence[Held], /) -> Sequence[RenewOutcome]: ...  # noqa: D102
+    def report(self, session: Session, reports: Sequence[Report], /) -> Sequence[ReportOutcome]: ...  # noqa: D102
+    def release(self, session: Session, items: Sequence[Held], /) -> Sequence[bool]: ...  # noqa: D102
+    def progress(self, items: Sequence[Progress], /) -> None: ...  # noqa: D102
+    def resume(self, session: Session, items: Sequence[Held], /) -> Sequence[Resumed]: ...  # noqa: D102
 
 
 class WorkerOutbox:
-    """What the dispatcher tells a worker. Nothing here blocks; False means that the worker is gone."""
+    """What the dispatcher tells a worker. Nothing here blocks; a worker that is gone is told nothing."""
 
-    def __init__(self, socket: WorkerSocket) -> None:
+    def __init__(self, socket: WorkerSocket, *, fencing_epoch: int) -> None:
         self._socket = socket
+        self._fencing_epoch = fencing_epoch
+        self.session: Session | None = None
 
-    def assign(self, assignments: Sequence[port.Assignment]) -> bool:
+    def assign(self, assignments: Sequence[Assignment]) -> None:
         """Offer claimed tasks."""
-        items = [frames.assigned_item(assignment) for assignment in assignments]
-        return self._socket.offer(list(frames.item_messages("assign", items, field="tasks")))
+        assert self.session is not None, "a session gets tasks only after it was opened"
+        places = self.session.places
+        items = [
+            frames.assigned_item(item, places[item.task.lane_id], fencing_epoch=self._fencing_epoch)
+            for item in assignments
+        ]
+        self._socket.offer(list(frames.item_messages("assign", items, field="tasks")))
 
-    def cancel(self, notices: Sequence[port.CancelNotice]) -> bool:
+    def cancel(self, notices: Sequence[CancelNotice]) -> None:
         """Tell that attempts should stop."""
         items = [{"attempt_id": notice.attempt_id.hex(), "reason": notice.reason} for notice in notices]
-        return self._socket.offer(list(frames.item_messages("cancel", items)))
+        self._socket.offer(list(frames.item_messages("cancel", items)))
 
-    def drain(self, spread_ms: int) -> bool:
+    def drain(self, spread_ms: int) -> None:
         """Ask the worker to connect elsewhere."""
-        return self._socket.offer([frames.message("drain", spread_ms=spread_ms)])
+        self._socket.offer([frames.message("drain", spread_ms=spread_ms)])
 
 
 class WorkerSession:
     """One connection of one worker."""
 
     def __init__(
-        self, socket: WorkerSocket, credential: Credential, *, limits: SessionLimits, execution: port.Execution
+        self,
+        socket: WorkerSocket,
+        credential: Credential,
+        *,
+        limits: SessionLimits,
+        dispatcher: Dispatching,
+        execution: Executing,
     ) -> None:
-        self.outbox = WorkerOutbox(socket)
         self._socket = socket
         self._credential = credential
         self._limits = limits
+        self._dispatcher = dispatcher
         self._execution = execution
-        self._session: port.Session | None = None
+        self._outbox = WorkerOutbox(socket, fencing_epoch=limits.fencing_epoch)
+        self._session: Session | None = None
         self._heard_at = time.monotonic()
         self._room = BoundedSemaphore(limits.frames_in_flight)
         self._handling = Group()
 
-    def run(self, dispatcher: port.Dispatcher) -> None:
+    def run(self) -> None:
         """Greet, then serve messages until the connection ends. Frames in work are waited for, never killed."""
-        messages = self._socket.messages()
         started_at = time.monotonic()
         try:
-            for text in messages:
-                if self._session is None:
-                    if text is not None:
-                        if not self._greet(text, dispatcher):
-                            break
-                    elif time.monotonic() - started_at >= self._limits.hello_seconds:
-                        self._refuse("HELLO_TIMEOUT", f"no hello within {self._limits.hello_seconds:g} s")
+            for text in self._socket.messages():
+                if self._session is not None:
+                    if not self._serve(text, self._session):
                         break
-                elif not self._serve(text, self._session):
+                elif text is not None:
+                    if not self._greet(text):
+                        break
+                elif time.monotonic() - started_at >= self._limits.hello_seconds:
+                    self._socket.close(GOING_AWAY, f"no hello within {self._limits.hello_seconds:g} s")
                     break
         finally:
             if self._session is not None:
-                self._session.detach()
+                self._dispatcher.detach(self._session)
                 log.info("worker.disconnected", extra={"session_id": self._session.id})
             self._handling.join()
 
     # The greeting.
 
-    def _greet(self, text: bytes, dispatcher: port.Dispatcher) -> bool:
+    def _greet(self, text: bytes) -> bool:
         try:
             if frames.read_envelope(text).type != "hello":
                 self._refuse("HELLO_EXPECTED", "the first message is hello")
@@ -192,69 +167,64 @@ class WorkerSession:
             self._refuse("QUEUE_OUT_OF_RANGE", f"the credential may not consume {', '.join(outside[:5])}")
             return False
         try:
-            self._attach(hello, dispatcher)
+            self._attach(hello)
         except OrbitError as error:
-            self._refuse(error.code, error.message)
+            self._refuse(error.code, error.message, close_code=TRY_AGAIN_LATER if error.retryable else POLICY_VIOLATION)
             return False
         return True
 
-    def _attach(self, hello: frames.Hello, dispatcher: port.Dispatcher) -> None:
-        """Attach without room first: what the worker still has is reconciled before anything new is offered."""
-        handlers = tuple(
-            port.HandlerDeclaration(item.type, tuple(item.versions), item.recovery) for item in hello.handlers
-        )
-        session = dispatcher.attach(
-            port.SessionHello(
+    def _attach(self, hello: frames.Hello) -> None:
+        """Attach, reconcile what the worker still has, and only then let it get anything new."""
+        handlers, refused = _handlers(hello)
+        session = self._dispatcher.attach(
+            SessionHello(
                 namespace_id=self._credential.namespace_id,
                 credential_id=self._credential.id,
                 worker=hello.worker,
-                queues=tuple(hello.queues),
+                queues=frozenset(hello.queues),
                 handlers=handlers,
-                capacity=0,
+                capacity=hello.capacity,
             ),
-            self.outbox,
+            self._outbox,
         )
-        self._session = session
-        resumed: Sequence[port.ResumeOutcome] = ()
-        if hello.resume:
-            requests = [
-                port.ResumeRequest(bytes.fromhex(item.attempt_id), item.token, item.phase) for item in hello.resume
-            ]
-            resumed = self._execution.resume(session.id, requests)
-        limits = self._limits
-        self._socket.offer(
-            [
-                frames.message(
-                    "welcome",
-                    session_id=session.id.hex(),
-                    node=limits.node,
-                    lease_ms=limits.lease_ms,
-                    renew_every_ms=limits.renew_every_ms,
-                    heartbeat_ms=limits.heartbeat_ms,
-                    max_frame_bytes=frames.FRAME_BYTES_MAX,
-                    max_output_bytes=limits.output_bytes_max,
-                    refused_handlers=[
-                        {"type": item.type, "versions": item.versions, "code": item.code, "message": item.message}
-                        for item in session.refused_handlers
-                    ],
-                    resumed=[
-                        _present(attempt_id=item.attempt_id, verdict=outcome.verdict, cancel=outcome.cancel)
-                        for item, outcome in zip(hello.resume, resumed, strict=True)
-                    ],
-                )
-            ]
-        )
+        self._session = self._outbox.session = session
+        held = [Held(bytes.fromhex(item.attempt_id), item.token) for item in hello.resume]
+        resumed = self._execution.resume(session, held)
+        self._socket.offer([self._welcome(session, refused, resumed)])
         self._heard_at = time.monotonic()
         log.info("worker.connected", extra={"session_id": session.id, "worker": hello.worker})
-        session.set_capacity(hello.capacity)
+        self._dispatcher.open(session)
 
-    def _refuse(self, code: str, reason: str) -> None:
+    def _welcome(self, session: Session, refused: Sequence[Mapping[str, Any]], resumed: Sequence[Resumed]) -> bytes:
+        limits = self._limits
+        return frames.message(
+            "welcome",
+            session_id=session.id.hex(),
+            node=limits.node,
+            lease_ms=limits.lease_ms,
+            renew_every_ms=limits.renew_every_ms,
+            heartbeat_ms=limits.heartbeat_ms,
+            max_frame_bytes=frames.FRAME_BYTES_MAX,
+            max_output_bytes=limits.output_bytes_max,
+            refused_handlers=refused,
+            resumed=[
+                _present(
+                    attempt_id=item.attempt_id.hex(),
+                    verdict=item.verdict,
+                    lease_ms=item.lease_micros // 1000,
+                    cancel=item.cancel,
+                )
+                for item in resumed
+            ],
+        )
+
+    def _refuse(self, code: str, reason: str, *, close_code: int = POLICY_VIOLATION) -> None:
         self._socket.offer([frames.message("error", code=code, message=reason)])
-        self._socket.close(POLICY_VIOLATION, f"{code}: {reason}")
+        self._socket.close(close_code, f"{code}: {reason}")
 
     # The messages.
 
-    def _serve(self, text: bytes | None, session: port.Session) -> bool:
+    def _serve(self, text: bytes | None, session: Session) -> bool:
         """Handle one message, or a tick of the clock; return whether the connection goes on."""
         if text is not None:
             try:
@@ -269,7 +239,7 @@ class WorkerSession:
             return False
         return True
 
-    def _dispatch(self, envelope: frames.Envelope, text: bytes, session: port.Session) -> None:
+    def _dispatch(self, envelope: frames.Envelope, text: bytes, session: Session) -> None:
         match envelope.type:
             case "start":
                 self._spawn(self._start, envelope, session)
@@ -288,19 +258,19 @@ class WorkerSession:
                 self._heard_at = time.monotonic()
             case "capacity":
                 try:
-                    session.set_capacity(frames.capacity_decoder.decode(text).capacity)
+                    self._dispatcher.capacity(session, frames.capacity_decoder.decode(text).capacity)
                 except msgspec.DecodeError as error:
                     self._complain("INVALID_MESSAGE", str(error))
             case "drain":
-                session.drain()
+                session.is_draining = True
             case unknown:
                 self._complain("UNKNOWN_MESSAGE", f"there is no message {unknown[:64]!r}")
 
     def _spawn(
         self,
-        handle: Callable[[frames.Envelope, port.Session], None],
+        handle: Callable[[frames.Envelope, Session], None],
         envelope: frames.Envelope,
-        session: port.Session,
+        session: Session,
     ) -> None:
         waited_from = time.monotonic()
         self._room.acquire()
@@ -315,97 +285,91 @@ class WorkerSession:
 
         self._handling.spawn(run)
 
-    def _start(self, envelope: frames.Envelope, session: port.Session) -> None:
+    def _start(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.start_decoder)
-        answers = [_present(message_id=item.message_id, granted=False, code="INVALID_ITEM") for item in bad]
-        if good:
-            requests = [
-                port.StartRequest(bytes.fromhex(item.message_id), bytes.fromhex(item.attempt_id), item.token)
-                for item in good
-            ]
-            outcomes = self._decide(lambda: self._execution.start(session.id, requests))
-            if isinstance(outcomes, int):
-                answers += [
-                    {"message_id": item.message_id, "granted": False, "code": "UNAVAILABLE", "retry_after_ms": outcomes}
-                    for item in good
-                ]
-            else:
-                answers += [
-                    _present(
-                        message_id=item.message_id,
-                        granted=outcome.granted,
-                        code=outcome.code,
-                        retry_after_ms=outcome.retry_after_ms,
-                        lease_ms=outcome.lease_ms,
-                    )
-                    for item, outcome in zip(good, outcomes, strict=True)
-                ]
+        asked = [StartItem(bytes.fromhex(item.message_id), bytes.fromhex(item.attempt_id), item.token) for item in good]
+        outcomes = self._decide(asked, lambda: self._execution.start(session, asked))
+        answers: list[dict[str, Any]]
+        if isinstance(outcomes, int):
+            unsaid = {"granted": False, "code": "UNAVAILABLE", "retry_after_ms": outcomes}
+            answers = [{"message_id": item.message_id} | unsaid for item in good]
+        else:
+            answers = [_started(outcome) for outcome in outcomes]
+        answers += [
+            {"message_id": item.message_id, "granted": False, "code": "INVALID_ITEM"} for item in bad if item.message_id
+        ]
         self._answer("started", answers, bad)
 
-    def _result(self, envelope: frames.Envelope, session: port.Session) -> None:
+    def _result(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.result_decoder)
-        answers = [_present(message_id=item.message_id, receipt="REJECTED", code="INVALID_ITEM") for item in bad]
-        if good:
-            reports = [frames.result_report(item) for item in good]
-            outcomes = self._decide(lambda: self._execution.result(session.id, reports))
-            if isinstance(outcomes, int):
-                answers += [
-                    {"message_id": item.message_id, "receipt": "UNAVAILABLE", "retry_after_ms": outcomes}
-                    for item in good
-                ]
-            else:
-                answers += [
-                    _present(
-                        message_id=item.message_id,
-                        receipt=outcome.receipt,
-                        code=outcome.code,
-                        task_state=outcome.task_state,
-                    )
-                    for item, outcome in zip(good, outcomes, strict=True)
-                ]
+        reports = [frames.report_of(item) for item in good]
+        outcomes = self._decide(reports, lambda: self._execution.report(session, reports))
+        answers: list[dict[str, Any]]
+        if isinstance(outcomes, int):
+            unsaid = {"receipt": "UNAVAILABLE", "retry_after_ms": outcomes}
+            answers = [{"message_id": item.message_id} | unsaid for item in good]
+        else:
+            answers = [
+                _present(
+                    message_id=outcome.message_id.hex(),
+                    receipt=outcome.receipt,
+                    code=outcome.code,
+                    task_state=outcome.task_state,
+                )
+                for outcome in outcomes
+            ]
+        answers += [
+            {"message_id": item.message_id, "receipt": "REJECTED", "code": "INVALID_ITEM"}
+            for item in bad
+            if item.message_id
+        ]
         self._answer("recorded", answers, bad)
 
-    def _renew(self, envelope: frames.Envelope, session: port.Session) -> None:
+    def _renew(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.claim_decoder)
-        answers = [_present(attempt_id=item.attempt_id, code="INVALID_ITEM") for item in bad]
-        if good:
-            claims = [port.AttemptClaim(bytes.fromhex(item.attempt_id), item.token) for item in good]
-            outcomes = self._decide(lambda: self._execution.renew(session.id, claims))
-            if isinstance(outcomes, int):
-                answers += [{"attempt_id": item.attempt_id, "code": "UNAVAILABLE"} for item in good]
-            else:
-                answers += [
-                    _present(
-                        attempt_id=item.attempt_id, lease_ms=outcome.lease_ms, code=outcome.code, cancel=outcome.cancel
-                    )
-                    for item, outcome in zip(good, outcomes, strict=True)
-                ]
+        held = [Held(bytes.fromhex(item.attempt_id), item.token) for item in good]
+        outcomes = self._decide(held, lambda: self._execution.renew(session, held))
+        answers: list[dict[str, Any]]
+        if isinstance(outcomes, int):
+            answers = [{"attempt_id": item.attempt_id, "code": "UNAVAILABLE"} for item in good]
+        else:
+            answers = [_renewed(outcome) for outcome in outcomes]
+        answers += [{"attempt_id": item.attempt_id, "code": "INVALID_ITEM"} for item in bad if item.attempt_id]
         self._answer("renewed", answers, bad)
 
-    def _release(self, envelope: frames.Envelope, session: port.Session) -> None:
+    def _release(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.claim_decoder)
-        answers = [_present(attempt_id=item.attempt_id, code="INVALID_ITEM") for item in bad]
-        if good:
-            claims = [port.AttemptClaim(bytes.fromhex(item.attempt_id), item.token) for item in good]
-            outcomes = self._decide(lambda: self._execution.release(session.id, claims))
-            codes = ["UNAVAILABLE"] * len(good) if isinstance(outcomes, int) else outcomes
-            answers += [{"attempt_id": item.attempt_id, "code": code} for item, code in zip(good, codes, strict=True)]
+        held = [Held(bytes.fromhex(item.attempt_id), item.token) for item in good]
+        outcomes = self._decide(held, lambda: self._execution.release(session, held))
+        if isinstance(outcomes, int):
+            answers = [{"attempt_id": item.attempt_id, "code": "UNAVAILABLE"} for item in good]
+        else:
+            answers = [
+                {"attempt_id": item.attempt_id, "code": "RELEASED" if released else "NOT_HELD"}
+                for item, released in zip(good, outcomes, strict=True)
+            ]
+        answers += [{"attempt_id": item.attempt_id, "code": "INVALID_ITEM"} for item in bad if item.attempt_id]
         self._answer("released", answers, bad)
 
-    def _progress(self, envelope: frames.Envelope, session: port.Session) -> None:
+    def _progress(self, envelope: frames.Envelope, _session: Session) -> None:
         """Keep progress; it has no answer, so what can't be kept is only complained about."""
         good, bad = frames.read_items(envelope.items, frames.progress_decoder)
-        if good:
-            reports = [frames.progress_report(item) for item in good]
-            self._decide(lambda: self._execution.progress(session.id, reports))
-        for item in bad:
-            self._complain("INVALID_ITEM", item.reason)
+        reports = [frames.progress_of(item) for item in good]
 
-    def _decide(self, ask: Callable[[], Sequence[Any]]) -> Sequence[Any] | int:
+        def keep() -> Sequence[Any]:
+            self._execution.progress(reports)
+            return ()
+
+        self._decide(reports, keep)
+        self._answer("progress", [], bad)
+
+    def _decide(self, items: Sequence[Any], ask: Callable[[], Sequence[OutcomeT]]) -> Sequence[OutcomeT] | int:
         """Ask the task layer; when it can't decide, return after how many milliseconds to ask again.
 
         A bug is answered likewise: a result that could not be recorded must stay with the worker.
         """
+        if not items:
+            return ()
         try:
             return ask()
         except Unavailable:
@@ -414,10 +378,9 @@ class WorkerSession:
             log.exception("worker.frame_failed")
             return self._limits.bug_retry_after_ms
 
-    def _answer(self, kind: str, answers: Sequence[dict[str, Any]], bad: Sequence[frames.BadItem]) -> None:
-        """Send the answers of one message as one; an item without a readable id is complained about."""
-        named = [item for item in answers if "message_id" in item or "attempt_id" in item]
-        texts = list(frames.item_messages(kind, named))
+    def _answer(self, kind: str, answers: Sequence[Mapping[str, Any]], bad: Sequence[frames.BadItem]) -> None:
+        """Send the answers of one message as one, and what was wrong with its bad items."""
+        texts = list(frames.item_messages(kind, answers))
         texts += [
             frames.message("error", code="INVALID_ITEM", message=item.reason, message_id=item.message_id)
             for item in bad
@@ -427,6 +390,42 @@ class WorkerSession:
 
     def _complain(self, code: str, reason: str) -> None:
         self._socket.offer([frames.message("error", code=code, message=reason)])
+
+
+def _handlers(hello: frames.Hello) -> tuple[tuple[Handler, ...], list[dict[str, Any]]]:
+    """Split the declared handlers into those that we take and those that we refuse, with the reason."""
+    taken: list[Handler] = []
+    refused: list[dict[str, Any]] = []
+    for item in hello.handlers:
+        if item.recovery in set(RecoverySafety):
+            recovery = RecoverySafety(item.recovery)
+            taken.extend(Handler(item.type, version, recovery) for version in item.versions)
+        else:
+            reason = f"this server does not know the recovery safety {item.recovery}"
+            refused.append(
+                {"type": item.type, "versions": item.versions, "code": "HANDLER_MISMATCH", "message": reason}
+            )
+    return tuple(taken), refused
+
+
+def _started(outcome: StartOutcome) -> dict[str, Any]:
+    return _present(
+        message_id=outcome.message_id.hex(),
+        granted=outcome.granted,
+        code=outcome.code,
+        retry_after_ms=-(-outcome.retry_after_micros // 1000) or None,
+        lease_ms=outcome.lease_micros // 1000,
+    )
+
+
+def _renewed(outcome: RenewOutcome) -> dict[str, Any]:
+    lost = outcome.lease_micros is None
+    return _present(
+        attempt_id=outcome.attempt_id.hex(),
+        code="LEASE_LOST" if lost else None,
+        lease_ms=None if outcome.lease_micros is None else outcome.lease_micros // 1000,
+        cancel=outcome.cancel,
+    )
 
 
 def _present(**fields: Any) -> dict[str, Any]:

@@ -115,6 +115,11 @@ class Attempts:
         return not any(attempt.live or attempt.phase is Phase.FINISHED for attempt in self._by_id.values())
 
     @property
+    def unsaid(self) -> bool:
+        """Tell whether `outgoing` has a release or a result to send."""
+        return bool(self._releases or self._results)
+
+    @property
     def results_waiting(self) -> int:
         """Count the results that are ready to be sent."""
         return len(self._results)
@@ -143,8 +148,8 @@ class Attempts:
             attempt.renew_sent_at = None
             attempt.ask_waits = False
 
-    def welcomed(self, welcome: Welcome, now: float) -> None:
-        """Take the session's numbers and the verdicts on what we resumed."""
+    def welcomed(self, welcome: Welcome, hello_at: float, now: float) -> None:
+        """Take the session's numbers and the verdicts on what we resumed; leases count from when we said hello."""
         self.numbers = welcome
         self._told_room = self.room
         self._scan_at = now
@@ -171,6 +176,7 @@ class Attempts:
                     # The server forgot a grant (a failover that lost it): the same id gets the grant again.
                     self._starts.append(attempt)
                 attempt.renew_at = now
+                attempt.lease_until = max(attempt.lease_until, hello_at + item.lease_ms / 1000 * LEASE_SHARE)
             if item.cancel and attempt.phase is Phase.RUNNING:
                 self._cancel(attempt, CancelReason.CANCEL_REQUESTED)
 

@@ -57,6 +57,7 @@ class ResumedItem(msgspec.Struct):
 
     attempt_id: str
     verdict: str
+    lease_ms: int = 0
     cancel: str | bool | None = None
 
 

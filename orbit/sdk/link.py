@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import time
 from dataclasses import dataclass, field
 
 import msgspec
@@ -155,6 +156,29 @@ class Link:
             self._frames.send_close(code, reason)
             self.flush()
         self._end(code, reason)
+
+    def finish(self, timeout: float) -> None:
+        """Close after everything that was sent has been taken by the server; blocks at most `timeout` seconds.
+
+        Closing at once would reset the connection if something unread has arrived, and eat our last messages.
+        """
+        if self.closed is not None:
+            return
+        if self._frames.state is State.OPEN:
+            self._frames.send_close(1000, "")
+        deadline = time.monotonic() + timeout
+        try:
+            for chunk in self._frames.data_to_send():
+                self._outgoing += chunk
+            self._sock.settimeout(timeout)
+            self._sock.sendall(self._outgoing)
+            while (left := deadline - time.monotonic()) > 0:
+                self._sock.settimeout(left)
+                if not self._sock.recv(RECEIVE_BYTES):
+                    break
+        except OSError as error:
+            _quiet.info("closing: %s", error)
+        self._end(1000, "")
 
     def _assemble(self, frame: Frame, messages: list[bytes]) -> None:
         if frame.opcode is Opcode.TEXT and frame.fin:

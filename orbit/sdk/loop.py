@@ -35,6 +35,7 @@ log = logging.getLogger("orbit.worker")
 BACKOFF_SECONDS_FIRST = 0.25
 BACKOFF_SECONDS_MAX = 20.0
 WELCOME_SECONDS = 15.0
+CLOSE_SECONDS = 2.0
 LAST_WORDS_SECONDS = 5.0
 HEARTBEATS_MISSED_MAX = 2
 PROGRESS_EVERY_SECONDS = 0.2
@@ -42,6 +43,7 @@ GATHER_SECONDS = 0.001
 GATHER_ITEMS = 64
 POLICY_VIOLATION = 1008
 IDLE_SECONDS = 60.0
+PASSING_CODES = frozenset({"UNAVAILABLE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class WorkerLoop:
         self._failures = 0
         self._leave_at: float | None = None
         self._ping_at = 0.0
+        self._hello_at = 0.0
         self._pings_unanswered = 0
         self._gather_until: float | None = None
         self._progress: dict[str, dict[str, Any]] = {}
@@ -112,7 +115,7 @@ class WorkerLoop:
             while self._inbox:
                 self._inbox.popleft()(time.monotonic())
             if self._link is not None:
-                self._link.close(1000, "drained")
+                self._link.finish(CLOSE_SECONDS)
             self._drop_link()
             self.connected.clear()
             self._selector.close()
@@ -237,7 +240,7 @@ class WorkerLoop:
             return True
         if self._drain_until is None:
             return False
-        silent = self._link is None or not self._link.wants_to_write
+        silent = self._link is None or not (self._link.wants_to_write or self._attempts.unsaid)
         return (self._attempts.settled and silent) or (self._end_at is not None and now >= self._end_at)
 
     # The connection.
@@ -298,6 +301,7 @@ class WorkerLoop:
             "capacity": self._attempts.room,
             "resume": self._attempts.resume_items(),
         }
+        self._hello_at = now
         link.send([frames.encode(hello)])
 
     def _on_closed(self, closed: LinkClosed, now: float) -> None:
@@ -377,7 +381,7 @@ class WorkerLoop:
         self._ever_welcomed = True
         self._failures = 0
         self._ping_at = now + welcome.heartbeat_ms / 1000
-        self._attempts.welcomed(welcome, now)
+        self._attempts.welcomed(welcome, self._hello_at, now)
         log.info("connected to %s as session %s", welcome.node, welcome.session_id)
         self.connected.set()
 
@@ -410,7 +414,7 @@ class WorkerLoop:
     def _on_error(self, text: bytes, _now: float) -> None:
         error = msgspec.json.decode(text, type=frames.ErrorMessage)
         log.error("the server answered %s: %s", error.code, error.message)
-        if not self._ever_welcomed:
+        if not self._ever_welcomed and error.code not in PASSING_CODES:
             self._failure = WorkerRefused(error.code, error.message)
 
     _readers: dict[str, Callable[[WorkerLoop, bytes, float], None]] = {  # noqa: RUF012  # a table, never changed

@@ -133,7 +133,7 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self.sock.close()
 
-    def upgrade(self, *, extra: bytes = b"", **headers: str) -> bytes:
+    def upgrade(self, extra: bytes = b"", /, **headers: str) -> bytes:
         """Send an upgrade request; return the head of the answer. A header given as "" is left out."""
         wanted = {
             "Host": "localhost",

@@ -52,7 +52,7 @@ def test_the_handshake_names_the_subprotocol_and_has_no_body(node: Running) -> N
 
 def test_frames_sent_together_with_the_handshake_are_read(node: Running) -> None:
     with RawClient(node.port) as client:
-        client.upgrade(extra=make_frame(b"early"))
+        client.upgrade(make_frame(b"early"))
         assert client.frame() == (1, b"early")
 
 
@@ -73,11 +73,11 @@ def test_frames_sent_together_with_the_handshake_are_read(node: Running) -> None
     ],
 )
 def test_a_refused_upgrade_is_plain_http_with_the_envelope(
-    node: Running, gate: EchoGate, *, headers: dict[str, str], status: bytes, code: bytes
+    node: Running, gate: EchoGate, headers: dict[str, str], status: bytes, code: bytes
 ) -> None:
     served = gate.served
     with RawClient(node.port) as client:
-        head = client.upgrade(**headers)
+        head = client.upgrade(b"", **headers)
         assert head.startswith(b"HTTP/1.1 " + status)
         assert b"Content-Type: application/json" in head
         body = client.rest()
@@ -180,6 +180,13 @@ def test_a_ping_is_answered_and_a_close_is_echoed(node: Running) -> None:
         client.sock.sendall(make_frame(struct.pack("!H", 1000) + b"bye", opcode=8))
         assert client.close_code() == 1000
         assert client.rest() == b""
+
+
+def test_messages_that_arrive_together_with_a_close_are_still_read(node: Running, gate: EchoGate) -> None:
+    with opened(node) as client:
+        client.sock.sendall(make_frame(b"last words") + make_frame(struct.pack("!H", 1000), opcode=8))
+        assert client.close_code() == 1000
+    assert b"last words" in gate.seen
 
 
 def test_an_aborted_socket_frees_its_place(node: Running) -> None:

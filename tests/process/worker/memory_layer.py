@@ -16,14 +16,21 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
-from api import worker_port as port
 from api.listener import ListenerLimits
 from api.websocket import SocketLimits
-from api.worker_session import SessionLimits, WorkerGate
+from api.worker_gate import WorkerGate
+from api.worker_session import SessionLimits
 from orbit import jsontext
 from orbit.access import Credential, Scope
 from orbit.errors import Unauthenticated, Unavailable
 from orbit.sdk.settings import Connection
+from pulse.claim import Assignment
+from pulse.lease import Held, Progress, RenewOutcome, Resumed, Verdict
+from pulse.report import ReceiptKind, RejectCode, Report, ReportOutcome
+from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
+from pulse.start import StartCode, StartItem, StartOutcome
+from pulse.states import TaskState
+from pulse.store.rows import LockedTask, Payload
 from tests.hostile.socket_server import Running, running_server
 
 TOKEN = "key.secret"
@@ -39,32 +46,18 @@ class MemoryAttempt:
     lease_until: float = 0.0
     start_message: bytes | None = None
     result_message: bytes | None = None
-    result: port.ResultReport | None = None
     cancel: str | None = None
 
 
-@dataclass(eq=False)
-class MemorySession:
-    id: bytes
-    hello: port.SessionHello
-    outbox: port.Outbox
-    layer: MemoryLayer
-    capacity: int = 0
-    draining: bool = False
-    attached: bool = True
-    capacities: list[int] = field(default_factory=list)
-    refused_handlers: Sequence[port.RefusedHandler] = ()
+class MemorySession(Session):
+    """Pulse's own session, with what a test wants to look at."""
+
+    attached = False
+    capacity: int
 
     def set_capacity(self, capacity: int) -> None:
         self.capacity = capacity
-        self.capacities.append(capacity)
-        self.layer.pump()
-
-    def drain(self) -> None:
-        self.draining = True
-
-    def detach(self) -> None:
-        self.attached = False
+        super().set_capacity(capacity)
 
 
 @dataclass(eq=False)
@@ -77,16 +70,16 @@ class MemoryLayer:
     limited_starts: int = 0
     unavailable_results: int = 0
     results_wait: Event = field(default_factory=Event)
-    answers_per_start: Callable[[port.StartRequest], port.StartOutcome | None] = lambda _: None
+    answers_per_start: Callable[[StartItem], StartOutcome | None] = lambda _: None
     tasks: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     waiting: deque[bytes] = field(default_factory=deque)
     attempts: dict[bytes, MemoryAttempt] = field(default_factory=dict)
     sessions: list[MemorySession] = field(default_factory=list)
-    results: list[tuple[bytes, port.ResultReport, str]] = field(default_factory=list)
+    results: list[tuple[bytes, Report, str]] = field(default_factory=list)
     released: list[bytes] = field(default_factory=list)
-    progress_reports: list[port.ProgressReport] = field(default_factory=list)
-    resumes: list[tuple[port.ResumeRequest, str]] = field(default_factory=list)
-    starts: list[port.StartRequest] = field(default_factory=list)
+    progress_reports: list[Progress] = field(default_factory=list)
+    resumes: list[tuple[Held, str]] = field(default_factory=list)
+    starts: list[StartItem] = field(default_factory=list)
     log: Counter[str] = field(default_factory=Counter)
     most_unfinished: int = 0
 
@@ -108,7 +101,7 @@ class MemoryLayer:
                 attempt.cancel = reason
                 for session in self.sessions:
                     if session.id == attempt.session_id and session.attached:
-                        session.outbox.cancel([port.CancelNotice(attempt.attempt_id, reason)])
+                        session.outbox.cancel([CancelNotice(attempt.attempt_id, reason)])
 
     def expire_leases(self) -> None:
         now = time.monotonic()
@@ -122,166 +115,210 @@ class MemoryLayer:
 
     def pump(self) -> None:
         for session in self.sessions:
-            if session.draining or not session.attached:
+            if session.is_draining or not session.attached:
                 continue
-            batch: list[port.Assignment] = []
+            batch: list[Assignment] = []
             while self.waiting and self.unfinished(session) < session.capacity:
                 batch.append(self._lease(session, self.waiting.popleft()))
             self.most_unfinished = max(self.most_unfinished, self.unfinished(session))
-            if batch and not session.outbox.assign(batch):
-                for assignment in batch:
-                    self.requeue(self.attempts[assignment.attempt_id])
+            if batch:
+                session.outbox.assign(batch)
 
     def unfinished(self, session: MemorySession) -> int:
-        return sum(
-            1
-            for item in self.attempts.values()
-            if item.session_id == session.id and item.state in ("LEASED", "RUNNING")
-        )
+        live = (item for item in self.attempts.values() if item.state in ("LEASED", "RUNNING"))
+        return sum(1 for item in live if item.session_id == session.id)
 
     def requeue(self, attempt: MemoryAttempt) -> None:
         self.tasks[attempt.task_id]["state"] = "WAITING"
         self.waiting.append(attempt.task_id)
         gevent.spawn(self.pump)
 
-    def _lease(self, session: MemorySession, task_id: bytes) -> port.Assignment:
+    def _lease(self, session: MemorySession, task_id: bytes) -> Assignment:
         task = self.tasks[task_id]
         task["attempt"] += 1
         task["state"] = "LEASED"
         attempt = MemoryAttempt(task_id, os.urandom(16), os.urandom(16).hex(), session.id)
         attempt.lease_until = time.monotonic() + self.lease_ms / 1000
         self.attempts[attempt.attempt_id] = attempt
-        return port.Assignment(
-            task_id=task_id,
-            operation_id=task_id,
+        return Assignment(
+            session_id=session.id,
             attempt_id=attempt.attempt_id,
             token=attempt.token,
-            attempt=task["attempt"],
-            fencing=str(2**40 + task["attempt"]),
-            type=task["type"],
-            version=1,
-            params_version="1",
-            queue="q",
-            params=task["params"],
-            lease_ms=self.lease_ms,
-            deadline_in_ms=86_400_000,
-            attempt_timeout_ms=self.attempt_timeout_ms,
-            checkpoint=task.get("checkpoint"),
-            labels='{"colour":"blue"}',
+            task=locked_task(task_id, lane_id=task["type"].encode(), timeout_micros=self.attempt_timeout_ms * 1000),
+            payload=Payload(task["params"], "1", b"key", '{"colour":"blue"}', None),
+            attempt_number=task["attempt"],
+            checkpoint=task.get("progress"),
+            deadline_in_micros=86_400_000_000,
         )
 
     # What the socket asks.
 
-    def attach(self, hello: port.SessionHello, outbox: port.Outbox) -> MemorySession:
-        session = MemorySession(os.urandom(16), hello, outbox, self)
+    def attach(self, hello: SessionHello, outbox: Outbox) -> MemorySession:
+        session = MemorySession(os.urandom(16), hello, outbox)
+        session.set_capacity(hello.capacity)
+        places = {item.type.encode(): (Place("q", item.type, item.version), item.recovery) for item in hello.handlers}
+        session.serve(places)
         self.sessions.append(session)
         return session
 
-    def _owned(self, session_id: bytes, attempt_id: bytes, token: str) -> MemoryAttempt | None:
+    def open(self, session: Session) -> None:
+        assert isinstance(session, MemorySession)
+        session.attached = True
+        self.pump()
+
+    def detach(self, session: Session) -> None:
+        assert isinstance(session, MemorySession)
+        session.attached = False
+
+    def capacity(self, session: Session, capacity: int) -> None:
+        session.set_capacity(capacity)
+        self.pump()
+
+    def _owned(self, session: Session, attempt_id: bytes, token: str) -> MemoryAttempt | None:
         attempt = self.attempts.get(attempt_id)
-        if attempt is None or attempt.token != token or attempt.session_id != session_id:
+        if attempt is None or attempt.token != token or attempt.session_id != session.id:
             return None
         return attempt
 
-    def start(self, session_id: bytes, items: Sequence[port.StartRequest]) -> list[port.StartOutcome]:
+    def start(self, session: Session, items: Sequence[StartItem]) -> list[StartOutcome]:
         self.log["start_frames"] += 1
         self.starts.extend(items)
-        return [self._start_one(session_id, item) for item in items]
+        return [self._start_one(session, item) for item in items]
 
-    def _start_one(self, session_id: bytes, item: port.StartRequest) -> port.StartOutcome:
-        attempt = self._owned(session_id, item.attempt_id, item.token)
+    def _start_one(self, session: Session, item: StartItem) -> StartOutcome:
+        attempt = self._owned(session, item.attempt_id, item.token)
         planned = self.answers_per_start(item)
+        lease_micros = self.lease_ms * 1000
         if planned is not None:
             return planned
         if attempt is None or attempt.state not in ("LEASED", "RUNNING"):
-            return port.StartOutcome(granted=False, code="LEASE_LOST")
+            return StartOutcome(item.message_id, granted=False, code=StartCode.LEASE_LOST)
         if attempt.state == "RUNNING":
             same = attempt.start_message == item.message_id
-            code = None if same else "ALREADY_STARTED"
-            return port.StartOutcome(granted=same, code=code, lease_ms=self.lease_ms)
+            code = None if same else StartCode.ALREADY_STARTED
+            return StartOutcome(item.message_id, granted=same, code=code, lease_micros=lease_micros)
         if self.limited_starts > 0:
             self.limited_starts -= 1
-            return port.StartOutcome(granted=False, code="RATE_LIMITED", retry_after_ms=20, lease_ms=self.lease_ms)
+            code = StartCode.RATE_LIMITED
+            return StartOutcome(item.message_id, granted=False, code=code, retry_after_micros=20_000)
         attempt.state = "RUNNING"
         attempt.start_message = item.message_id
         attempt.lease_until = time.monotonic() + self.lease_ms / 1000
         self.tasks[attempt.task_id]["state"] = "RUNNING"
-        return port.StartOutcome(granted=True, lease_ms=self.lease_ms)
+        return StartOutcome(item.message_id, granted=True, lease_micros=lease_micros)
 
-    def renew(self, session_id: bytes, items: Sequence[port.AttemptClaim]) -> list[port.RenewOutcome]:
+    def renew(self, session: Session, items: Sequence[Held]) -> list[RenewOutcome]:
         self.log["renew_items"] += len(items)
         outcomes = []
         for item in items:
-            attempt = self._owned(session_id, item.attempt_id, item.token)
+            attempt = self._owned(session, item.attempt_id, item.token)
             if attempt is None or attempt.state != "RUNNING":
-                outcomes.append(port.RenewOutcome(code="LEASE_LOST"))
+                outcomes.append(RenewOutcome(item.attempt_id, None))
             else:
                 attempt.lease_until = time.monotonic() + self.lease_ms / 1000
-                outcomes.append(port.RenewOutcome(lease_ms=self.lease_ms, cancel=attempt.cancel))
+                outcomes.append(RenewOutcome(item.attempt_id, self.lease_ms * 1000, attempt.cancel))
         return outcomes
 
-    def result(self, _session_id: bytes, items: Sequence[port.ResultReport], /) -> list[port.ResultOutcome]:
+    def report(self, _session: Session, reports: Sequence[Report], /) -> list[ReportOutcome]:
         self.log["result_frames"] += 1
         self.results_wait.wait()
         if self.unavailable_results > 0:
             self.unavailable_results -= 1
             raise Unavailable("the database is away")
-        return [self._result_one(item) for item in items]
+        return [self._report_one(item) for item in reports]
 
-    def _result_one(self, item: port.ResultReport) -> port.ResultOutcome:
+    def _report_one(self, item: Report) -> ReportOutcome:
         attempt = self.attempts.get(item.attempt_id)
+        code = None
         if attempt is None or attempt.token != item.token:
-            outcome = port.ResultOutcome("REJECTED", "UNKNOWN_ATTEMPT")
+            receipt, code = ReceiptKind.REJECTED, RejectCode.ATTEMPT_UNKNOWN
         elif attempt.result_message == item.message_id:
-            outcome = port.ResultOutcome("DUPLICATE", None, self.tasks[attempt.task_id]["state"])
+            receipt = ReceiptKind.DUPLICATE
         elif attempt.state != "RUNNING":
-            outcome = port.ResultOutcome("LATE")
+            receipt = ReceiptKind.LATE
         else:
+            receipt = ReceiptKind.ACCEPTED
             attempt.result_message = item.message_id
-            attempt.result = item
             attempt.state = item.outcome
-            self.tasks[attempt.task_id]["state"] = item.outcome
+            self.tasks[attempt.task_id]["state"] = str(item.outcome)
             if item.outcome == "RETURNED":
                 self.requeue(attempt)
-            outcome = port.ResultOutcome("ACCEPTED", None, item.outcome)
-        self.results.append((item.attempt_id, item, outcome.receipt))
+        self.results.append((item.attempt_id, item, receipt))
         gevent.spawn(self.pump)
-        return outcome
+        return ReportOutcome(item.message_id, receipt, code)
 
-    def release(self, session_id: bytes, items: Sequence[port.AttemptClaim]) -> list[str]:
+    def release(self, session: Session, items: Sequence[Held]) -> list[bool]:
+        answers = []
         for item in items:
-            attempt = self._owned(session_id, item.attempt_id, item.token)
-            if attempt is not None and attempt.state == "LEASED":
+            attempt = self._owned(session, item.attempt_id, item.token)
+            held = attempt is not None and attempt.state == "LEASED"
+            if attempt is not None and held:
                 attempt.state = "ABANDONED"
                 self.released.append(item.attempt_id)
                 self.requeue(attempt)
-        return ["RELEASED"] * len(items)
+            answers.append(held)
+        return answers
 
-    def progress(self, session_id: bytes, items: Sequence[port.ProgressReport]) -> list[str]:
+    def progress(self, items: Sequence[Progress]) -> None:
         for item in items:
-            attempt = self._owned(session_id, item.attempt_id, item.token)
-            if attempt is not None:
+            attempt = self.attempts.get(item.held.attempt_id)
+            if attempt is not None and attempt.token == item.held.token:
                 self.progress_reports.append(item)
-                self.tasks[attempt.task_id]["checkpoint"] = item.details
-        return ["KEPT"] * len(items)
+                self.tasks[attempt.task_id]["progress"] = item.text
 
-    def resume(self, session_id: bytes, items: Sequence[port.ResumeRequest]) -> list[port.ResumeOutcome]:
+    def resume(self, session: Session, items: Sequence[Held]) -> list[Resumed]:
         outcomes = []
         for item in items:
             attempt = self.attempts.get(item.attempt_id)
+            lease_micros = 0
             if attempt is None or attempt.token != item.token:
-                verdict = "LOST"
+                verdict = Verdict.LOST
             elif attempt.state in ("LEASED", "RUNNING"):
-                attempt.session_id = session_id
-                again = attempt.state == "LEASED"
-                verdict = "START_AGAIN" if again else "HELD"
+                attempt.session_id = session.id
+                verdict = Verdict.START_AGAIN if attempt.state == "LEASED" else Verdict.HELD
+                lease_micros = round((attempt.lease_until - time.monotonic()) * 1_000_000)
             elif attempt.result_message is not None:
-                verdict = "RECORDED"
+                verdict = Verdict.RECORDED
             else:
-                verdict = "LOST"
+                verdict = Verdict.LOST
             self.resumes.append((item, verdict))
-            outcomes.append(port.ResumeOutcome(verdict, attempt.cancel if attempt is not None else None))
+            cancel = attempt.cancel if attempt is not None else None
+            outcomes.append(Resumed(item.attempt_id, verdict, lease_micros, cancel))
         return outcomes
+
+
+def locked_task(task_id: bytes, *, lane_id: bytes, timeout_micros: int) -> LockedTask:
+    """Make a task's row as the dispatcher hands it on; only what the wire needs has a meaning."""
+    return LockedTask(
+        id=task_id,
+        namespace_id=b"n" * 16,
+        queue_id=b"q" * 16,
+        lane_id=lane_id,
+        state=TaskState.LEASED,
+        wait_reason=None,
+        priority=4,
+        attempts_max=3,
+        backoff_micros=1,
+        backoff_micros_max=1,
+        attempt_timeout_micros=timeout_micros,
+        accepted_at=0,
+        available_at=0,
+        start_deadline_at=None,
+        deadline_at=0,
+        leases_count=0,
+        starts_count=0,
+        failed_count=0,
+        lost_count=0,
+        deferred_count=0,
+        released_count=0,
+        cancel_requested_at=None,
+        cancel_reason=None,
+        revision=1,
+        source_kind="API",
+        source_id=None,
+        source_step=None,
+        source_round=None,
+    )
 
 
 class OneKey:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from api import worker_port as port
 from api.worker_session import SessionLimits
 from orbit.sdk import outcomes
 from orbit.sdk.context import TaskContext
@@ -20,6 +19,7 @@ from orbit.sdk.errors import ConnectionFailed, WorkerRefused
 from orbit.sdk.outcomes import Defer, NeedsHuman, NonRetryable, Retryable, UnknownOutcome
 from orbit.sdk.settings import Connection
 from orbit.sdk.worker import Worker
+from pulse.start import StartCode, StartItem, StartOutcome
 from tests.process.worker.memory_layer import MemoryLayer, Node, running_node
 from tests.support.waiting import wait_until
 
@@ -54,7 +54,7 @@ def test_a_handler_gets_params_and_context_and_its_output_is_recorded() -> None:
     (context,) = seen
     assert context.operation_id == context.task_id
     assert context.attempt == 1
-    assert context.fencing == str(2**40 + 1)
+    assert context.fencing == str(2**32 + 1)
     assert context.labels == {"colour": "blue"}
     assert context.checkpoint is None
     assert 50 < context.deadline - time.monotonic() <= 60
@@ -96,14 +96,14 @@ def test_what_a_handler_raises_is_classified(
     if failure_class is None:
         assert result.error is None
     else:
-        assert (result.error.error_class, result.error.code) == (failure_class, code)
+        assert (result.error.class_, result.error.code) == (failure_class, code)
         assert len(result.error.message) <= 1_000
     if isinstance(raised, Retryable):
-        assert result.retry_after_ms == 1_500
+        assert result.retry_after_micros == 1_500_000
     if isinstance(raised, Defer):
-        assert result.retry_after_ms == 2_500
+        assert result.retry_after_micros == 2_500_000
     if isinstance(raised, NonRetryable):
-        assert json.loads(result.error.details) == {"field": "iban"}
+        assert result.error.details == {"field": "iban"}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_output_that_cannot_be_sent_is_a_failure_not_a_crash(
 ) -> None:
     with running_node(MemoryLayer()) as node:
         result = one_result(node, lambda _params, _context: output, recovery=recovery)
-    assert (result.outcome, result.error.error_class, result.error.code) == ("FAILED", failure_class, code)
+    assert (result.outcome, result.error.class_, result.error.code) == ("FAILED", failure_class, code)
 
 
 def test_r164_the_server_never_counts_more_than_the_capacity() -> None:
@@ -176,10 +176,10 @@ def test_a_refused_start_never_runs_the_handler() -> None:
     ran: list[int] = []
     refusals = {"left": 2}
 
-    def answers(_item: port.StartRequest) -> port.StartOutcome | None:
+    def answers(item: StartItem) -> StartOutcome | None:
         if refusals["left"]:
             refusals["left"] -= 1
-            return port.StartOutcome(granted=False, code="CANCELLED")
+            return StartOutcome(item.message_id, granted=False, code=StartCode.CANCELLED)
         return None
 
     layer = MemoryLayer(answers_per_start=answers)
@@ -239,7 +239,7 @@ def test_progress_reaches_the_server_and_comes_back_as_checkpoint() -> None:
         again.drain()
     assert checkpoints == [None, {"page": 4}]
     (report, *_) = node.layer.progress_reports
-    assert (report.percent, report.note, report.details) == (40, "page 4", b'{"page":4}')
+    assert json.loads(report.text) == {"percent": 40, "note": "page 4", "details": {"page": 4}}
 
 
 @pytest.mark.requirement("R166")
@@ -350,13 +350,13 @@ def test_r169_a_drain_lets_work_end_and_returns_what_cannot() -> None:
         assert started.acquire(timeout=5)
         begun = time.monotonic()
         worker.stop()
-        wait_until(lambda: node.layer.sessions[0].draining)
+        wait_until(lambda: node.layer.sessions[0].is_draining)
         node.call(lambda: node.layer.submit(params="never"))
         assert worker.drain() is False
         assert time.monotonic() - begun < 4
         stuck.set()
         outcomes_seen = sorted((item.outcome, item.ran) for _, item, _ in node.layer.results)
-        assert outcomes_seen == [("RETURNED", True), ("SUCCEEDED", None)]
+        assert outcomes_seen == [("RETURNED", True), ("SUCCEEDED", True)]
         assert node.layer.states()["WAITING"] == 2
 
 
