@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from functools import lru_cache
 
 from orbit.errors import InvalidRequest
 
@@ -28,7 +29,13 @@ def seconds(value: float) -> Micros:
 
 def to_rfc3339(instant: Micros) -> str:
     """Write an instant as `2026-11-30T12:00:00.000000Z`, always with six digits."""
-    return (_EPOCH + instant * _MICROSECOND).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    whole, micros = divmod(instant, SECOND)
+    return f"{_whole_second(whole)}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=1024)
+def _whole_second(value: int) -> str:
+    return (_EPOCH + dt.timedelta(seconds=value)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
 
 
 def from_rfc3339(text: str, *, pointer: str | None = None) -> Micros:

@@ -5,7 +5,7 @@ The time part makes inserts land at the right edge of an index. No logic compare
 
 from __future__ import annotations
 
-import os
+import random
 import re
 import time
 
@@ -14,15 +14,14 @@ from orbit.errors import InvalidRequest
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _VERSION_7 = 0x7 << 76
 _VARIANT = 0b10 << 62
-_MASK_A = (1 << 12) - 1
 _MASK_B = (1 << 62) - 1
 
 
 def new_id() -> bytes:
     """Mint a UUIDv7: 48 bits of milliseconds, 74 random bits."""
-    random = int.from_bytes(os.urandom(10), "big")
-    value = ((time.time_ns() // 1_000_000) << 80) | _VERSION_7 | (((random >> 62) & _MASK_A) << 64) | _VARIANT
-    return (value | (random & _MASK_B)).to_bytes(16, "big")
+    bits = random.getrandbits(74)  # names, not secrets; Python seeds it from the system, and anew after a fork
+    value = ((time.time_ns() // 1_000_000) << 80) | _VERSION_7 | ((bits >> 62) << 64) | _VARIANT
+    return (value | (bits & _MASK_B)).to_bytes(16, "big")
 
 
 def to_hex(identifier: bytes) -> str:

@@ -7,14 +7,15 @@ Locks: tasks, attempts; counters last, in `settle`.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from orbit.jsontext import Json, digest
+from orbit.jsontext import Json, canonical
 from pulse import limits
 from pulse.claim import token_hash
 from pulse.policy import (
@@ -94,10 +95,10 @@ class Report:
 
     def meaning(self) -> bytes:
         """Hash what the report says, without its token."""
-        error = self.error
-        said = None if error is None else [error.class_, error.code, error.message, error.details]
-        output = None if self.output is None else self.output.decode("utf-8", "replace")
-        return digest([self.outcome, output, self.output_fault, said, self.ran, self.retry_after_micros])
+        error = b"" if self.error is None else canonical(astuple(self.error))
+        parts = (self.outcome.encode(), self.output or b"", (self.output_fault or "").encode(), error)
+        rest = f"{self.output is None} {self.ran} {self.retry_after_micros}".encode()
+        return hashlib.sha256(b"\x00".join((*parts, rest))).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
     known = attempts_read(tx, {item.attempt_id for item in reports})
     tasks = tasks_lock(tx, {attempt.task_id for attempt in known.values()})
     attempts = attempts_lock(tx, known.keys())
-    earlier = results_find(tx, [a.id for a in attempts.values() if a.state is not AttemptState.RUNNING])
+    closed = [a.id for a in attempts.values() if a.state is not AttemptState.RUNNING]
+    recorded = results_find(tx, closed)
     now = tx.now()
     outcomes: list[ReportOutcome] = []
     settlements: dict[bytes, Settlement] = {}
@@ -126,15 +128,15 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
             outcomes.append(ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.ATTEMPT_UNKNOWN))
             continue
         task = tasks[attempt.task_id]
-        same = _same_message(item, earlier.get(attempt.id, []), kept)
-        if same is not None:
+        meaning = recorded.get((attempt.id, item.message_id))
+        if meaning is not None:
             state = settled_state(settlements[task.id].decision) if task.id in settlements else task.state
-            code = None if same is ReceiptKind.DUPLICATE else RejectCode.MESSAGE_CONFLICT
-            outcomes.append(ReportOutcome(item.message_id, same, code, state))
-        elif attempt.state is AttemptState.LEASED:
-            refused = ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.NOT_STARTED, task.state)
-            outcomes.append(refused)
-        elif attempt.state is AttemptState.RUNNING and task.id not in settlements:
+            outcomes.append(_again(item, is_same=meaning == item.meaning(), state=state))
+            continue
+        if attempt.state is AttemptState.LEASED:
+            outcomes.append(ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.NOT_STARTED, task.state))
+            continue
+        if attempt.state is AttemptState.RUNNING and task.id not in settlements:
             settlement = _judge(item, task, attempt, now=now)
             settlements[task.id] = settlement
             kept.append(_row(item, task, ReceiptKind.ACCEPTED))
@@ -143,6 +145,7 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
         else:
             kept.append(_row(item, task, ReceiptKind.LATE))
             outcomes.append(ReportOutcome(item.message_id, ReceiptKind.LATE, None, task.state))
+        recorded[attempt.id, item.message_id] = kept[-1].meaning
     results_insert(tx, kept, now=now)
     settle(tx, list(settlements.values()), around, now=now)
     return outcomes
@@ -159,20 +162,11 @@ def settled_state(decision: Decision) -> TaskState:
             return TaskState.WAITING
 
 
-def _same_message(
-    item: Report, earlier: Sequence[tuple[bytes, bytes, str]], kept: Sequence[ResultRow]
-) -> ReceiptKind | None:
-    """Recognise a message that was recorded before, in another transaction or in this batch."""
-    meaning = None
-    for message_id, recorded, _ in earlier:
-        if message_id == item.message_id:
-            meaning = recorded
-    for row in kept:
-        if row.message_id == item.message_id and row.attempt_id == item.attempt_id:
-            meaning = row.meaning
-    if meaning is None:
-        return None
-    return ReceiptKind.DUPLICATE if meaning == item.meaning() else ReceiptKind.REJECTED
+def _again(item: Report, *, is_same: bool, state: TaskState) -> ReportOutcome:
+    """Answer a message id that was recorded before, in another transaction or in this batch."""
+    if is_same:
+        return ReportOutcome(item.message_id, ReceiptKind.DUPLICATE, None, state)
+    return ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.MESSAGE_CONFLICT, state)
 
 
 def _row(item: Report, task: LockedTask, receipt: ReceiptKind) -> ResultRow:
@@ -196,12 +190,12 @@ def _task_error(error: ReportedError) -> TaskError:
 
 def _judge(item: Report, task: LockedTask, attempt: LockedAttempt, *, now: Micros) -> Settlement:
     """Turn a report on a RUNNING attempt into a decision, by the recovery table."""
+    if item.outcome is Outcome.SUCCEEDED:
+        if item.output_fault is not None:
+            return Settlement(task, _unusable(item.output_fault, attempt.recovery), attempt, AttemptState.FAILED)
+        return Settlement(task, Finish(TaskState.SUCCEEDED), attempt, AttemptState.SUCCEEDED)
     ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
     match item.outcome:
-        case Outcome.SUCCEEDED if item.output_fault is not None:
-            return Settlement(task, _unusable(item.output_fault, attempt.recovery), attempt, AttemptState.FAILED)
-        case Outcome.SUCCEEDED:
-            return Settlement(task, Finish(TaskState.SUCCEEDED), attempt, AttemptState.SUCCEEDED)
         case Outcome.FAILED:
             reported = item.error or ReportedError(ErrorClass.UNCLASSIFIED, "UNSPECIFIED", "no error was given")
             decision = on_failure(ending, _task_error(reported))

@@ -1,8 +1,9 @@
-"""One UPDATE or DELETE for many rows with different values: PyMySQL batches only INSERTs.
+"""Many rows in one statement: they travel as one JSON text and are taken apart by JSON_TABLE.
 
-On MySQL and MariaDB the rows travel as one JSON text and are joined by JSON_TABLE, always from the JSON to the table
-and through its primary key: an optimizer left to itself may scan a small table, and would lock every row of it. SQLite
-runs the plain statement per row in its own thread, where a statement is no round trip.
+PyMySQL escapes value by value in Python, and batches nothing but INSERTs; here a batch of inserts, updates or deletes
+costs the client one encoding in C and one parameter. Binary values travel as base64. Joins go always from the JSON to
+the table and through its primary key: an optimizer left to itself may scan a small table, and would lock all its rows.
+SQLite runs the plain statement per row in its own thread, where a statement is no round trip.
 """
 
 from __future__ import annotations
@@ -15,95 +16,77 @@ import msgspec
 from sqlalchemy import Boolean, Integer, LargeBinary, String, Table, TextClause, bindparam, delete, text, update
 from sqlalchemy.sql import Delete, Update
 
+Rows = Sequence[Mapping[str, Any]]
 # The column, or the columns together, by which a row is found.
 Key = str | tuple[str, ...]
 
 
-def joined_update(
-    table: Table, key: Key, rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]
-) -> tuple[TextClause, dict[str, Any]]:
-    """Build the MySQL statement and its parameters; every row has the same keys, those of `key` among them."""
-    columns = tuple(rows[0])
-    statement = _joined_update_text(table, _key_columns(key), columns, tuple(where))
-    parameters = {f"w_{name}": value for name, value in where.items()}
-    return statement, {"rows": _packed_rows(table, columns, rows), **parameters}
-
-
-def joined_delete(table: Table, rows: Sequence[Mapping[str, Any]]) -> tuple[TextClause, dict[str, Any]]:
-    """Build the MySQL statement that deletes rows by their whole primary key, which each row holds."""
-    columns = tuple(rows[0])
-    return _joined_delete_text(table, columns), {"rows": _packed_rows(table, columns, rows)}
-
-
-def _packed_rows(table: Table, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    packed = [
-        {
-            f"c{index}": _packed(table, column, value)
-            for index, column in enumerate(columns)
-            if (value := row[column]) is not None
-        }
-        for row in rows
-    ]
-    return msgspec.json.encode(packed).decode("utf-8")
-
-
-def _packed(table: Table, column: str, value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex() if _is_sized_binary(table, column) else value.decode("utf-8")
-    return int(value) if isinstance(value, bool) else value
-
-
-def _derived(table: Table, columns: Sequence[str]) -> str:
-    extracted = ", ".join(f"c{index} {_json_type(table, name)} PATH '$.c{index}'" for index, name in enumerate(columns))
-    selected = ", ".join(f"{_from_json(table, name, f'j.c{index}')} AS {name}" for index, name in enumerate(columns))
-    # The names are columns of our own tables, never input.
-    return f"(SELECT {selected} FROM JSON_TABLE(:rows, '$[*]' COLUMNS({extracted})) j) r"  # noqa: S608
+def packed_rows(rows: Rows) -> dict[str, bytes]:
+    """Encode rows as these statements' one parameter: bytes, which the driver writes in hexadecimal, unescaped."""
+    return {"rows": msgspec.json.encode(rows)}
 
 
 @lru_cache(maxsize=256)
-def _joined_update_text(
-    table: Table, key: tuple[str, ...], columns: tuple[str, ...], where: tuple[str, ...]
-) -> TextClause:
-    assignments = ", ".join(f"t.{name} = r.{name}" for name in columns if name not in key)
-    matches = " AND ".join(f"t.{name} = r.{name}{_collation(table, name)}" for name in key)
-    conditions = "".join(f" AND t.{name} = :w_{name}" for name in where)
-    joined = f"{_derived(table, columns)} STRAIGHT_JOIN {table.name} t FORCE INDEX (PRIMARY)"
-    return text(f"UPDATE {joined} ON {matches}{conditions} SET {assignments}")  # noqa: S608
+def insert_text(table: Table, columns: tuple[str, ...]) -> TextClause:
+    """Build the statement that inserts rows with these columns."""
+    values = ", ".join(_value(table, name) for name in columns)
+    # The names are columns of our own tables, never input: so in all statements of this module.
+    return text(f"INSERT INTO {table.name} ({_names(columns)}) SELECT {values} FROM {_source(table, columns)}")  # noqa: S608
+
+
+@lru_cache(maxsize=256)
+def update_text(table: Table, key: Key, columns: tuple[str, ...], where: tuple[str, ...]) -> TextClause:
+    """Build the statement that updates rows by `key`, each with its own values."""
+    keys = _key_columns(key)
+    assignments = ", ".join(f"t.`{name}` = r.`{name}`" for name in columns if name not in keys)
+    conditions = "".join(f" AND t.`{name}` = :w_{name}" for name in where)
+    return text(f"UPDATE {_joined(table, columns)} ON {_match(table, keys)}{conditions} SET {assignments}")  # noqa: S608
 
 
 @lru_cache(maxsize=64)
-def _joined_delete_text(table: Table, columns: tuple[str, ...]) -> TextClause:
-    joined = f"{_derived(table, columns)} STRAIGHT_JOIN {table.name} t FORCE INDEX (PRIMARY)"
-    matches = " AND ".join(f"t.{name} = r.{name}{_collation(table, name)}" for name in columns)
-    return text(f"DELETE t FROM {joined} ON {matches}")
-
-
-def _json_type(table: Table, column: str) -> str:
-    kind = table.c[column].type
-    if isinstance(kind, (Integer, Boolean)):
-        return "BIGINT"
-    if _is_sized_binary(table, column):
-        return f"VARCHAR({2 * (getattr(kind, 'length', None) or 0)}) CHARACTER SET ascii"
-    return "LONGTEXT"
-
-
-def _from_json(table: Table, column: str, source: str) -> str:
-    # A payload is JSON text already: only ids, hashes and keys need hexadecimal digits.
-    return f"UNHEX({source})" if _is_sized_binary(table, column) else source
-
-
-def _collation(table: Table, column: str) -> str:
-    # Text out of JSON_TABLE has the server's default collation, which must not mix with the column's.
-    return " COLLATE utf8mb4_bin" if isinstance(table.c[column].type, String) else ""
+def delete_text(table: Table, columns: tuple[str, ...]) -> TextClause:
+    """Build the statement that deletes rows by these columns, which are the whole primary key."""
+    return text(f"DELETE t FROM {_joined(table, columns)} ON {_match(table, columns)}")
 
 
 def _key_columns(key: Key) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else key
 
 
-def _is_sized_binary(table: Table, column: str) -> bool:
+def _match(table: Table, keys: Sequence[str]) -> str:
+    # Text out of JSON_TABLE has the server's default collation, which must not mix with the column's.
+    return " AND ".join(
+        f"t.`{name}` = r.`{name}`" + (" COLLATE utf8mb4_bin" if isinstance(table.c[name].type, String) else "")
+        for name in keys
+    )
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in columns)
+
+
+def _joined(table: Table, columns: Sequence[str]) -> str:
+    selected = ", ".join(f"{_value(table, name)} AS `{name}`" for name in columns)
+    derived = f"(SELECT {selected} FROM {_source(table, columns)}) r"  # noqa: S608
+    return f"{derived} STRAIGHT_JOIN {table.name} t FORCE INDEX (PRIMARY)"
+
+
+def _source(table: Table, columns: Sequence[str]) -> str:
+    extracted = ", ".join(f"`{name}` {_json_type(table, name)} PATH '$.{name}'" for name in columns)
+    return f"JSON_TABLE(CONVERT(:rows USING utf8mb4), '$[*]' COLUMNS({extracted})) j"
+
+
+def _json_type(table: Table, column: str) -> str:
     kind = table.c[column].type
-    return isinstance(kind, LargeBinary) and kind.length is not None
+    if isinstance(kind, (Integer, Boolean)):
+        return "BIGINT"
+    if isinstance(kind, LargeBinary) and kind.length is not None:
+        return f"VARCHAR({(kind.length + 2) // 3 * 4 + kind.length // 57}) CHARACTER SET ascii"
+    return "LONGTEXT"
+
+
+def _value(table: Table, column: str) -> str:
+    return f"FROM_BASE64(j.`{column}`)" if isinstance(table.c[column].type, LargeBinary) else f"j.`{column}`"
 
 
 def single_update(table: Table, key: Key, columns: Sequence[str], where: Mapping[str, Any]) -> Update:

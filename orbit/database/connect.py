@@ -5,6 +5,7 @@ Everything a connection can wait for has a bound here: connecting, reading, writ
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,9 @@ def _sqlite_engine(url: URL) -> Engine:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "busy_timeout = 5000", "foreign_keys = ON"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
+        # What SQLite lacks of hot reads, see orbit.database.packed and orbit.database.ids.
+        connection.create_function("to_base64", 1, _to_base64, deterministic=True)
+        connection.create_function("from_base64", 1, b64decode, deterministic=True)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
@@ -112,3 +116,7 @@ def _sqlite_engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _to_base64(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode("ascii")

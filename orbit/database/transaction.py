@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, text
 
-from orbit.database.bulk import Key, joined_delete, joined_update, single_delete, single_update
+from orbit.database.bulk import (
+    Key,
+    Rows,
+    delete_text,
+    insert_text,
+    packed_rows,
+    single_delete,
+    single_update,
+    update_text,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Executable, Row, Table
@@ -60,42 +69,42 @@ class Transaction:
             message = f"a write matched {matched} rows where {count} were locked"
             raise AssertionError(message)
 
-    def insert(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert rows that all have the same columns, as one multi-row statement. No rows, no statement."""
-        if rows:
-            self.statement_count += 1
+    def insert(self, table: Table, rows: Rows) -> None:
+        """Insert rows that all have the same columns, as one statement. No rows, no statement."""
+        if not rows:
+            return
+        self.statement_count += 1
+        if self.is_sqlite:
             self._connection.execute(insert(table), list(rows))
+        else:
+            self._connection.execute(insert_text(table, tuple(rows[0])), packed_rows(rows))
 
-    def update_many(
-        self,
-        table: Table,
-        *,
-        key: Key = "id",
-        rows: Sequence[Mapping[str, Any]],
-        where: Mapping[str, Any] | None = None,
-    ) -> int:
+    def update_many(self, table: Table, *, key: Key = "id", rows: Rows, where: Mapping[str, Any] | None = None) -> int:
         """Update rows by `key`, each with its own values, in one statement; return how many rows matched.
 
-        Every row has the same columns, those of `key` among them. `where` adds conditions that all of them must meet.
+        `key` is a column, or several together. Every row has the same columns. `where` adds conditions that all of them
+        must meet.
         """
         if not rows:
             return 0
         self.statement_count += 1
         conditions = where or {}
         if not self.is_sqlite:
-            return self._connection.execute(*joined_update(table, key, rows, conditions)).rowcount
-        statement = single_update(table, key, tuple(rows[0]), conditions)
-        bound = ({f"b_{name}": value for name, value in row.items()} for row in rows)
-        return sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
+            statement = update_text(table, key, tuple(rows[0]), tuple(conditions))
+            bound = {f"w_{name}": value for name, value in conditions.items()}
+            return self._connection.execute(statement, packed_rows(rows) | bound).rowcount
+        return self._one_by_one(single_update(table, key, tuple(rows[0]), conditions), rows)
 
-    def delete_many(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    def delete_many(self, table: Table, rows: Rows) -> int:
         """Delete rows by their whole primary key, in one statement; return how many there were."""
         if not rows:
             return 0
         self.statement_count += 1
         if not self.is_sqlite:
-            return self._connection.execute(*joined_delete(table, rows)).rowcount
-        statement = single_delete(table, tuple(rows[0]))
+            return self._connection.execute(delete_text(table, tuple(rows[0])), packed_rows(rows)).rowcount
+        return self._one_by_one(single_delete(table, tuple(rows[0])), rows)
+
+    def _one_by_one(self, statement: Executable, rows: Rows) -> int:
         bound = ({f"b_{name}": value for name, value in row.items()} for row in rows)
         return sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import delete, select
 
+from orbit.database.ids import ids_in
 from orbit.tables import receipt
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Receipt:
     created_at: Micros
 
 
-_FIND = select(receipt).where(receipt.c.id.in_(bindparam("ids", expanding=True)))
-_DELETE = delete(receipt).where(receipt.c.id.in_(bindparam("ids", expanding=True)))
+_FIND = select(receipt).where(ids_in(receipt.c.id))
+_DELETE = delete(receipt).where(ids_in(receipt.c.id))
 
 
 def receipt_id(namespace_id: bytes, operation: str, resource: str, key: str) -> bytes:
@@ -42,7 +43,7 @@ def receipts_find(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, Receip
     """Read the receipts that exist among `ids`."""
     if not ids:
         return {}
-    rows = tx.rows(_FIND, {"ids": sorted(ids)})
+    rows = tx.rows(_FIND, {"ids": ids})
     return {row.id: Receipt(*tuple(row)) for row in rows}
 
 
@@ -67,4 +68,4 @@ def receipts_insert(tx: Transaction, receipts: Sequence[Receipt]) -> None:
 def receipts_delete(tx: Transaction, ids: Collection[bytes]) -> None:
     """Take back receipts of requests that were refused after all; only inside the transaction that inserted them."""
     if ids:
-        tx.expect(_DELETE, {"ids": sorted(ids)}, count=len(ids))
+        tx.expect(_DELETE, {"ids": ids}, count=len(ids))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import BindParameter, bindparam, select, update
+from sqlalchemy import bindparam, select, update
 
+from orbit.database.ids import ids_in
 from pulse.tables import queue_backlog, queue_usage
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
-
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,11 @@ class UsageMove:
     leased_unstarted: int = 0
 
 
-_LOCK_USAGE = select(queue_usage).where(queue_usage.c.queue_id.in_(_IDS)).order_by(queue_usage.c.queue_id)
+_LOCK_USAGE = select(queue_usage).where(ids_in(queue_usage.c.queue_id)).order_by(queue_usage.c.queue_id)
 _READ_USAGE = _LOCK_USAGE
 _LOCK_USAGE = _LOCK_USAGE.with_for_update()
 _LOCK_BACKLOG = (
-    select(queue_backlog).where(queue_backlog.c.queue_id.in_(_IDS)).order_by(queue_backlog.c.queue_id).with_for_update()
+    select(queue_backlog).where(ids_in(queue_backlog.c.queue_id)).order_by(queue_backlog.c.queue_id).with_for_update()
 )
 _MOVE_USAGE = (
     update(queue_usage)
@@ -83,12 +82,12 @@ _TAKE_BACKLOG = _MOVE_BACKLOG.where(
 
 def usage_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Usage]:
     """Lock the usage rows of queues, in the order of their ids."""
-    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_LOCK_USAGE, {"ids": sorted(queue_ids)})}
+    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_LOCK_USAGE, {"ids": queue_ids})}
 
 
 def usage_read(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Usage]:
     """Read usage rows without a lock: for people, and to skip queues that have no room."""
-    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_READ_USAGE, {"ids": sorted(queue_ids)})}
+    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_READ_USAGE, {"ids": queue_ids})}
 
 
 def usage_move(tx: Transaction, moves: Mapping[bytes, UsageMove]) -> None:
@@ -108,7 +107,7 @@ def starts_grant(tx: Transaction, queue_id: bytes, *, granted: int, window: Micr
 
 def backlog_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Backlog]:
     """Lock the backlog rows of queues, in the order of their ids."""
-    return {row.queue_id: Backlog(*tuple(row)) for row in tx.rows(_LOCK_BACKLOG, {"ids": sorted(queue_ids)})}
+    return {row.queue_id: Backlog(*tuple(row)) for row in tx.rows(_LOCK_BACKLOG, {"ids": queue_ids})}
 
 
 def backlog_take(tx: Transaction, queue_id: bytes, places: int) -> bool:

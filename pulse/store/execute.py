@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BindParameter, bindparam, case, select, update
 
+from orbit.database.ids import ids_in
 from pulse.states import AttemptState, TaskState
 from pulse.tables import attempt, result, task
 
@@ -18,17 +19,16 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _LEASE_TASKS = (
     update(task)
-    .where(task.c.id.in_(_IDS), task.c.state == TaskState.WAITING)
+    .where(ids_in(task.c.id), task.c.state == TaskState.WAITING)
     .values(
         state=TaskState.LEASED, wait_reason=None, leases_count=task.c.leases_count + 1, revision=task.c.revision + 1
     )
 )
 _START_TASKS = (
     update(task)
-    .where(task.c.id.in_(_IDS), task.c.state == TaskState.LEASED)
+    .where(ids_in(task.c.id), task.c.state == TaskState.LEASED)
     .values(
         state=TaskState.RUNNING, starts_count=task.c.starts_count + 1, released_count=0, revision=task.c.revision + 1
     )
@@ -36,15 +36,13 @@ _START_TASKS = (
 _UNTIL: BindParameter[Any] = bindparam("until")
 _RENEW = (
     update(attempt)
-    .where(attempt.c.id.in_(_IDS), attempt.c.state == AttemptState.RUNNING)
+    .where(ids_in(attempt.c.id), attempt.c.state == AttemptState.RUNNING)
     .values(lease_expires_at=case((attempt.c.limit_at < _UNTIL, attempt.c.limit_at), else_=_UNTIL))
 )
 _WANTED_CANCELS = select(task.c.id, task.c.cancel_reason, task.c.deadline_at).where(
-    task.c.id.in_(_IDS), task.c.cancel_requested_at.is_not(None)
+    ids_in(task.c.id), task.c.cancel_requested_at.is_not(None)
 )
-_RESULTS = select(result.c.attempt_id, result.c.message_id, result.c.meaning, result.c.receipt).where(
-    result.c.attempt_id.in_(_IDS)
-)
+_RESULTS = select(result.c.attempt_id, result.c.message_id, result.c.meaning).where(ids_in(result.c.attempt_id))
 _EXPIRED = (
     select(attempt.c.id)
     .where(attempt.c.lease_expires_at <= bindparam("now"))
@@ -92,7 +90,7 @@ class ResultRow:
 
 def tasks_lease(tx: Transaction, task_ids: Collection[bytes]) -> None:
     """Move locked WAITING tasks to LEASED."""
-    tx.expect(_LEASE_TASKS, {"ids": sorted(task_ids)}, count=len(task_ids))
+    tx.expect(_LEASE_TASKS, {"ids": task_ids}, count=len(task_ids))
 
 
 def attempts_insert(tx: Transaction, attempts: Sequence[NewAttempt], *, now: Micros, expires_at: Micros) -> None:
@@ -118,7 +116,7 @@ def attempts_insert(tx: Transaction, attempts: Sequence[NewAttempt], *, now: Mic
 
 def tasks_start(tx: Transaction, task_ids: Collection[bytes]) -> None:
     """Move locked LEASED tasks to RUNNING."""
-    tx.expect(_START_TASKS, {"ids": sorted(task_ids)}, count=len(task_ids))
+    tx.expect(_START_TASKS, {"ids": task_ids}, count=len(task_ids))
 
 
 def attempts_start(tx: Transaction, starts: Sequence[StartWrite]) -> None:
@@ -140,7 +138,7 @@ def attempts_start(tx: Transaction, starts: Sequence[StartWrite]) -> None:
 
 def attempts_renew(tx: Transaction, attempt_ids: Collection[bytes], *, until: Micros) -> None:
     """Extend the leases of locked RUNNING attempts, none beyond its own limit."""
-    tx.expect(_RENEW, {"ids": sorted(attempt_ids), "until": until}, count=len(attempt_ids))
+    tx.expect(_RENEW, {"ids": attempt_ids, "until": until}, count=len(attempt_ids))
 
 
 def assignments_extend(tx: Transaction, until: dict[bytes, Micros]) -> None:
@@ -152,8 +150,8 @@ def assignments_extend(tx: Transaction, until: dict[bytes, Micros]) -> None:
 def attempts_adopt(tx: Transaction, attempt_ids: Collection[bytes], session_id: bytes) -> None:
     """Move locked live attempts to another session of their worker."""
     if attempt_ids:
-        statement = update(attempt).where(attempt.c.id.in_(_IDS)).values(session_id=session_id)
-        tx.expect(statement, {"ids": sorted(attempt_ids)}, count=len(attempt_ids))
+        statement = update(attempt).where(ids_in(attempt.c.id)).values(session_id=session_id)
+        tx.expect(statement, {"ids": attempt_ids}, count=len(attempt_ids))
 
 
 def progress_write(tx: Transaction, progress: dict[bytes, str]) -> None:
@@ -166,7 +164,7 @@ def cancels_wanted(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, 
     """Read which of the tasks are wanted to be cancelled, and why."""
     if not task_ids:
         return {}
-    return {row.id: row.cancel_reason or "" for row in tx.rows(_WANTED_CANCELS, {"ids": sorted(task_ids)})}
+    return {row.id: row.cancel_reason or "" for row in tx.rows(_WANTED_CANCELS, {"ids": task_ids})}
 
 
 def checkpoints_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, str]:
@@ -175,19 +173,18 @@ def checkpoints_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes
         return {}
     query = (
         select(attempt.c.task_id, attempt.c.progress)
-        .where(attempt.c.task_id.in_(_IDS), attempt.c.progress.is_not(None))
+        .where(ids_in(attempt.c.task_id), attempt.c.progress.is_not(None))
         .order_by(attempt.c.task_id, attempt.c.number)
     )
-    return {row.task_id: row.progress for row in tx.rows(query, {"ids": sorted(task_ids)})}
+    return {row.task_id: row.progress for row in tx.rows(query, {"ids": task_ids})}
 
 
-def results_find(tx: Transaction, attempt_ids: Collection[bytes]) -> dict[bytes, list[tuple[bytes, bytes, str]]]:
-    """Read what was reported for attempts: message, meaning and receipt of each report."""
-    found: dict[bytes, list[tuple[bytes, bytes, str]]] = {}
-    if attempt_ids:
-        for row in tx.rows(_RESULTS, {"ids": sorted(attempt_ids)}):
-            found.setdefault(row.attempt_id, []).append((row.message_id, row.meaning, row.receipt))
-    return found
+def results_find(tx: Transaction, attempt_ids: Collection[bytes]) -> dict[tuple[bytes, bytes], bytes]:
+    """Read what was reported for attempts: (attempt, message) → meaning."""
+    if not attempt_ids:
+        return {}
+    rows = tx.rows(_RESULTS, {"ids": attempt_ids})
+    return {(row.attempt_id, row.message_id): row.meaning for row in rows}
 
 
 def results_insert(tx: Transaction, rows: Sequence[ResultRow], *, now: Micros) -> None:

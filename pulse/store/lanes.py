@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import BindParameter, bindparam, func, select, tuple_
 
+from orbit.database.ids import ids_in
 from orbit.ids import new_id
 from pulse.tables import delayed, lane, queue, ready
 
@@ -41,9 +42,7 @@ _OF_TYPES = (
     .join(queue, queue.c.id == lane.c.queue_id)
     .where(queue.c.namespace_id == bindparam("namespace_id"), queue.c.name.in_(_QUEUES), lane.c.type.in_(_TYPES))
 )
-_BY_ID = select(lane.c.id, lane.c.queue_id, lane.c.type, lane.c.version).where(
-    lane.c.id.in_(bindparam("ids", expanding=True))
-)
+_BY_ID = select(lane.c.id, lane.c.queue_id, lane.c.type, lane.c.version).where(ids_in(lane.c.id))
 _COUNT = select(func.count()).select_from(lane).where(lane.c.queue_id == bindparam("queue_id"))
 _CLAIMABLE = (
     select(ready.c.lane_id, ready.c.dispatch_at, ready.c.task_id)
@@ -99,7 +98,7 @@ def lanes_by_id(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LaneKey]
     """Read lanes by id."""
     if not ids:
         return {}
-    return {row.id: LaneKey(row.queue_id, row.type, row.version) for row in tx.rows(_BY_ID, {"ids": sorted(ids)})}
+    return {row.id: LaneKey(row.queue_id, row.type, row.version) for row in tx.rows(_BY_ID, {"ids": ids})}
 
 
 def ready_insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -4,76 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import BindParameter, Row, bindparam, select
+import msgspec
+from sqlalchemy import bindparam, select
 
+from orbit.clock import Micros
 from orbit.database import Transaction
+from orbit.database.ids import ids_in
+from orbit.database.packed import Packed
 from pulse.limits import PRIORITY_STEP_MICROS
 from pulse.policy import Budget
 from pulse.states import AttemptState, RecoverySafety, TaskState
 from pulse.tables import attempt, task
 
-if TYPE_CHECKING:
-    from orbit.clock import Micros
 
-_TASK_COLUMNS = (
-    task.c.id,
-    task.c.namespace_id,
-    task.c.queue_id,
-    task.c.lane_id,
-    task.c.state,
-    task.c.wait_reason,
-    task.c.priority,
-    task.c.attempts_max,
-    task.c.backoff_micros,
-    task.c.backoff_micros_max,
-    task.c.attempt_timeout_micros,
-    task.c.accepted_at,
-    task.c.available_at,
-    task.c.start_deadline_at,
-    task.c.deadline_at,
-    task.c.leases_count,
-    task.c.starts_count,
-    task.c.failed_count,
-    task.c.lost_count,
-    task.c.deferred_count,
-    task.c.released_count,
-    task.c.cancel_requested_at,
-    task.c.cancel_reason,
-    task.c.revision,
-    task.c.source_kind,
-    task.c.source_id,
-    task.c.source_step,
-    task.c.source_round,
-)
-
-_PAYLOAD_COLUMNS = (
-    task.c.params,
-    task.c.params_version,
-    task.c.business_key,
-    task.c.labels,
-    task.c.traceparent,
-)
-
-_ATTEMPT_COLUMNS = (
-    attempt.c.id,
-    attempt.c.task_id,
-    attempt.c.number,
-    attempt.c.state,
-    attempt.c.token_hash,
-    attempt.c.recovery,
-    attempt.c.session_id,
-    attempt.c.lease_expires_at,
-    attempt.c.limit_at,
-    attempt.c.started_at,
-    attempt.c.start_message_id,
-    attempt.c.leased_at,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LockedTask:
+class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     """A task's row under its lock, without its payload."""
 
     id: bytes
@@ -133,8 +79,7 @@ class Payload:
     traceparent: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LockedAttempt:
+class LockedAttempt(msgspec.Struct, frozen=True, array_like=True):
     """An attempt's row, under its task's lock or its own."""
 
     id: bytes
@@ -165,69 +110,64 @@ def ready_key(row: LockedTask) -> dict[str, Any]:
     return {"lane_id": row.lane_id, "dispatch_at": at, "task_id": row.id}
 
 
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
-_LOCK_TASKS = select(*_TASK_COLUMNS).where(task.c.id.in_(_IDS)).order_by(task.c.id).with_for_update()
+_TASK = Packed(LockedTask, task)
+_ATTEMPT = Packed(LockedAttempt, attempt)
+_LOCK_TASKS = select(_TASK.column).where(ids_in(task.c.id)).order_by(task.c.id).with_for_update()
 _LOCK_TASKS_FREE = (
-    select(*_TASK_COLUMNS, *_PAYLOAD_COLUMNS)
-    .where(task.c.id.in_(_IDS))
+    select(
+        _TASK.column,
+        task.c.params,
+        task.c.params_version,
+        task.c.business_key,
+        task.c.labels,
+        task.c.traceparent,
+    )
+    .where(ids_in(task.c.id))
     .order_by(task.c.id)
     .with_for_update(skip_locked=True)
 )
-_READ_TASK = select(*_TASK_COLUMNS).where(task.c.id == bindparam("id"))
-_LOCK_ATTEMPTS = select(*_ATTEMPT_COLUMNS).where(attempt.c.id.in_(_IDS)).order_by(attempt.c.id).with_for_update()
-_READ_ATTEMPTS = select(*_ATTEMPT_COLUMNS).where(attempt.c.id.in_(_IDS))
-_LIVE_OF_TASKS = select(*_ATTEMPT_COLUMNS).where(attempt.c.task_id.in_(_IDS), attempt.c.finished_at.is_(None))
-
-
-def _task(row: Row[Any], *, width: int = len(_TASK_COLUMNS)) -> LockedTask:
-    values: list[Any] = list(row)[:width]
-    values[4] = TaskState(values[4])
-    return LockedTask(*values)
-
-
-def _attempt(row: Row[Any]) -> LockedAttempt:
-    values: list[Any] = list(row)
-    values[3] = AttemptState(values[3])
-    values[5] = RecoverySafety(values[5])
-    return LockedAttempt(*values)
+_READ_TASK = select(_TASK.column).where(task.c.id == bindparam("id"))
+_READ_ATTEMPTS = select(_ATTEMPT.column).where(ids_in(attempt.c.id))
+_LOCK_ATTEMPTS = _READ_ATTEMPTS.order_by(attempt.c.id).with_for_update()
+_LIVE_OF_TASKS = select(_ATTEMPT.column).where(ids_in(attempt.c.task_id), attempt.c.finished_at.is_(None))
 
 
 def tasks_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedTask]:
     """Lock tasks by id, in the order of their ids, waiting for those that others hold."""
     if not ids:
         return {}
-    return {row.id: _task(row) for row in tx.rows(_LOCK_TASKS, {"ids": sorted(ids)})}
+    return {row.id: row for row in _TASK.unpack(tx.rows(_LOCK_TASKS, {"ids": ids}))}
 
 
 def tasks_lock_free(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, tuple[LockedTask, Payload]]:
     """Lock those of the tasks that nobody holds, and read their payloads with them."""
     if not ids:
         return {}
-    rows = tx.rows(_LOCK_TASKS_FREE, {"ids": sorted(ids)})
-    width = len(_TASK_COLUMNS)
-    return {row.id: (_task(row), Payload(*tuple(row)[width:])) for row in rows}
+    rows = tx.rows(_LOCK_TASKS_FREE, {"ids": ids})
+    payloads = [Payload(*tuple(row)[1:]) for row in rows]
+    return {row.id: (row, payload) for row, payload in zip(_TASK.unpack(rows), payloads, strict=True)}
 
 
 def task_read(tx: Transaction, task_id: bytes) -> LockedTask | None:
     """Read a task's row without locking it, to learn which rows to lock in which order."""
-    row = tx.row(_READ_TASK, {"id": task_id})
-    return None if row is None else _task(row)
+    found = _TASK.unpack(tx.rows(_READ_TASK, {"id": task_id}))
+    return found[0] if found else None
 
 
 def attempts_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedAttempt]:
     """Lock attempts by id, in the order of their ids. Their tasks are locked before, except by renewals."""
     if not ids:
         return {}
-    return {row.id: _attempt(row) for row in tx.rows(_LOCK_ATTEMPTS, {"ids": sorted(ids)})}
+    return {row.id: row for row in _ATTEMPT.unpack(tx.rows(_LOCK_ATTEMPTS, {"ids": ids}))}
 
 
 def attempts_read(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedAttempt]:
     """Read attempts without locking them, to learn their tasks."""
     if not ids:
         return {}
-    return {row.id: _attempt(row) for row in tx.rows(_READ_ATTEMPTS, {"ids": sorted(ids)})}
+    return {row.id: row for row in _ATTEMPT.unpack(tx.rows(_READ_ATTEMPTS, {"ids": ids}))}
 
 
 def attempts_live_of(tx: Transaction, task_ids: Collection[bytes]) -> list[LockedAttempt]:
     """Read the live attempts of tasks whose locks are held, which keeps everybody else from ending them."""
-    return [_attempt(row) for row in tx.rows(_LIVE_OF_TASKS, {"ids": sorted(task_ids)})] if task_ids else []
+    return _ATTEMPT.unpack(tx.rows(_LIVE_OF_TASKS, {"ids": task_ids})) if task_ids else []

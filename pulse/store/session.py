@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BindParameter, bindparam, func, select, update
+from sqlalchemy import bindparam, func, select, update
 
+from orbit.database.ids import ids_in
 from pulse.limits import SESSION_STALE_MICROS
 from pulse.tables import attempt, session
 
@@ -16,12 +17,11 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
-_SEEN = update(session).where(session.c.id.in_(_IDS)).values(seen_at=bindparam("now"))
-_ENDED = update(session).where(session.c.id.in_(_IDS), session.c.disconnected_at.is_(None))
+_SEEN = update(session).where(ids_in(session.c.id)).values(seen_at=bindparam("now"))
+_ENDED = update(session).where(ids_in(session.c.id), session.c.disconnected_at.is_(None))
 _IN_FLIGHT = (
     select(attempt.c.session_id, func.count())
-    .where(attempt.c.lease_expires_at.is_not(None), attempt.c.session_id.in_(_IDS))
+    .where(attempt.c.lease_expires_at.is_not(None), ids_in(attempt.c.session_id))
     .group_by(attempt.c.session_id)
 )
 
@@ -75,7 +75,7 @@ def session_insert(tx: Transaction, made: NewSession) -> None:
 def sessions_seen(tx: Transaction, ids: Collection[bytes]) -> None:
     """Vouch for connections that still live."""
     if ids:
-        tx.execute(_SEEN, {"ids": sorted(ids), "now": tx.now()})
+        tx.execute(_SEEN, {"ids": ids, "now": tx.now()})
 
 
 def session_end(tx: Transaction, session_id: bytes) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BindParameter, bindparam, update
+from sqlalchemy import bindparam, update
 
+from orbit.database.ids import ids_in
 from pulse.states import AttemptState, TaskState, WaitReason
 from pulse.tables import attempt, task
 
@@ -17,21 +18,20 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
     from pulse.store.rows import LockedAttempt, LockedTask
 
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 # What nearly every task ends by: one statement for all of them, with no values of their own.
 _SUCCEED = (
     update(task)
-    .where(task.c.id.in_(_IDS), task.c.state == TaskState.RUNNING)
+    .where(ids_in(task.c.id), task.c.state == TaskState.RUNNING)
     .values(state=TaskState.SUCCEEDED, finished_at=bindparam("now"), revision=task.c.revision + 1, error=None)
 )
 _READY = (
     update(task)
-    .where(task.c.id.in_(_IDS), task.c.state == TaskState.WAITING)
+    .where(ids_in(task.c.id), task.c.state == TaskState.WAITING)
     .values(wait_reason=WaitReason.READY, revision=task.c.revision + 1)
 )
 _END_ATTEMPTS = (
     update(attempt)
-    .where(attempt.c.id.in_(_IDS), attempt.c.state == bindparam("was"))
+    .where(ids_in(attempt.c.id), attempt.c.state == bindparam("was"))
     .values(state=bindparam("becomes"), finished_at=bindparam("now"), lease_expires_at=None)
 )
 
@@ -63,7 +63,7 @@ def tasks_write(tx: Transaction, writes: Sequence[TaskWrite]) -> None:
     """Move tasks, whose locks are held, to their new states."""
     plain = [w for w in writes if w.state is TaskState.SUCCEEDED and w.task.state is TaskState.RUNNING]
     if plain:
-        parameters = {"ids": sorted(w.task.id for w in plain), "now": plain[0].finished_at}
+        parameters = {"ids": [w.task.id for w in plain], "now": plain[0].finished_at}
         tx.expect(_SUCCEED, parameters, count=len(plain))
     by_state: dict[TaskState, list[dict[str, Any]]] = defaultdict(list)
     for write in writes:
@@ -78,7 +78,7 @@ def tasks_write(tx: Transaction, writes: Sequence[TaskWrite]) -> None:
 def tasks_ready(tx: Transaction, ids: Collection[bytes]) -> None:
     """Move locked waiting tasks to the reason READY."""
     if ids:
-        tx.expect(_READY, {"ids": sorted(ids)}, count=len(ids))
+        tx.expect(_READY, {"ids": ids}, count=len(ids))
 
 
 def _row(write: TaskWrite) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def attempts_end(tx: Transaction, ends: Sequence[AttemptEnd], *, now: Micros) ->
             row = {"id": end.attempt.id, "state": end.state, "finished_at": now, "lease_expires_at": None}
             failed[end.attempt.state].append(row | {"error": end.error})
     for (was, becomes), ids in sorted(plain.items()):
-        parameters = {"ids": sorted(ids), "was": was, "becomes": becomes, "now": now}
+        parameters = {"ids": ids, "was": was, "becomes": becomes, "now": now}
         tx.expect(_END_ATTEMPTS, parameters, count=len(ids))
     for was, rows in sorted(failed.items()):
         matched = tx.update_many(attempt, rows=sorted(rows, key=lambda row: row["id"]), where={"state": was})

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BindParameter, Row, and_, bindparam, func, or_, select
+from sqlalchemy import Row, and_, bindparam, func, or_, select
 
+from orbit.database.ids import ids_in
 from pulse.states import TaskState
 from pulse.tables import attempt, lane, queue, ready, result, session, task
 
@@ -15,16 +16,15 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _VIEW = (
     select(task, queue.c.name.label("queue"), lane.c.type, lane.c.version)
     .join(queue, queue.c.id == task.c.queue_id)
     .join(lane, lane.c.id == task.c.lane_id)
 )
 _OUTPUTS = select(result.c.task_id, result.c.output).where(
-    result.c.task_id.in_(_IDS), result.c.receipt == "ACCEPTED", result.c.outcome == "SUCCEEDED"
+    ids_in(result.c.task_id), result.c.receipt == "ACCEPTED", result.c.outcome == "SUCCEEDED"
 )
-_STATES = select(task.c.id, task.c.state).where(task.c.id.in_(_IDS), task.c.namespace_id == bindparam("namespace_id"))
+_STATES = select(task.c.id, task.c.state).where(ids_in(task.c.id), task.c.namespace_id == bindparam("namespace_id"))
 _ATTEMPTS = (
     select(
         attempt.c.id,
@@ -117,14 +117,14 @@ def outputs_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, by
     """Read the outputs of tasks that succeeded, as the JSON text that was sent."""
     if not task_ids:
         return {}
-    return {row.task_id: row.output or b"null" for row in tx.rows(_OUTPUTS, {"ids": sorted(task_ids)})}
+    return {row.task_id: row.output or b"null" for row in tx.rows(_OUTPUTS, {"ids": task_ids})}
 
 
 def task_states(tx: Transaction, namespace_id: bytes, task_ids: Collection[bytes]) -> dict[bytes, str]:
     """Read the states of a namespace's tasks."""
     if not task_ids:
         return {}
-    rows = tx.rows(_STATES, {"ids": sorted(task_ids), "namespace_id": namespace_id})
+    rows = tx.rows(_STATES, {"ids": task_ids, "namespace_id": namespace_id})
     return {row.id: row.state for row in rows}
 
 
