@@ -28,14 +28,14 @@ test: $(STAMP) databases ## run every test on SQLite, MariaDB and MySQL
 	@$(RUN) pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 quick: $(STAMP) ## run the unit tests, and the database tests on SQLite alone
-	@$(RUN) pytest -n $(PYTEST_WORKERS) --databases sqlite tests/unit tests/database $(PYTEST_ARGS)
+	@$(RUN) pytest -n $(PYTEST_WORKERS) -p no:schemathesis --databases sqlite tests/unit tests/database $(PYTEST_ARGS)
 
 check: $(STAMP) ## lint, format, types, layers and house rules
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(RUN) mypy
 	@$(VENV)/bin/lint-imports --cache-dir .cache/import-linter
-	@$(RUN) pytest -q tests/tidy
+	@$(RUN) pytest -q -p no:schemathesis tests/tidy
 
 format: $(STAMP) ## format the code and apply safe fixes
 	@$(VENV)/bin/ruff format .
