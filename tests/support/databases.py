@@ -3,8 +3,8 @@
     python -m tests.support.databases start --dir DIR [--durable] [--kind mysql]
     python -m tests.support.databases stop --dir DIR
 
-`start` prints two `export` lines for the shell; with those variables set, test runs use these servers and make databases
-of their own in them. The servers run until `stop`.
+`start` prints two `export` lines for the shell; with those variables set, test runs use these servers and make
+databases of their own in them. The servers run until `stop`.
 """
 
 import argparse
