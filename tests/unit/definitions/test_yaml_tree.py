@@ -13,7 +13,7 @@ from definitions.scalars import positions_of
 from definitions.source import Source
 from definitions.yaml_tree import Mapping, Scalar, YamlNode, read_yaml, to_json
 
-HOSTILE_SECONDS_MAX = 0.4  # of processor time; 0.1 on an idle machine, the rest is room for a busy one
+HOSTILE_SECONDS_MAX = 0.3  # of processor time; 0.1 on an idle machine, the rest is room for a busy one
 HOSTILE_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -122,11 +122,16 @@ HOSTILE = {
 }
 
 
+def _seconds_of(text: str) -> float:
+    started = time.process_time()
+    read(text)
+    return time.process_time() - started
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_file_takes_little_time(name: str) -> None:
-    started = time.process_time()
     tree, findings = read(HOSTILE[name])
-    assert time.process_time() - started < HOSTILE_SECONDS_MAX
+    assert min(_seconds_of(HOSTILE[name]) for _ in range(3)) < HOSTILE_SECONDS_MAX
     assert findings or tree is not None
     assert len(findings) <= 101
 
