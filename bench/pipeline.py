@@ -1,0 +1,196 @@
+"""W1: tasks from submission over HTTP to their recorded result, on one node process and a durable database.
+
+    python -m bench.pipeline [--tasks 20000] [--database-url mysql+pymysql://user:password@host/name]
+
+Without a URL it starts a MySQL of its own that flushes every commit (MariaDB if MySQL can't be had). What is measured
+and how stands in `bench/README.md`.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pymysql
+from sqlalchemy import make_url
+
+from api.bootstrap import Wanted, bootstrap_to_file
+from migrations.upgrade import upgrade
+from orbit.database import Database
+from orbit.store.tenancy import NamespaceName
+from pulse.queues import QueueSettings
+from tests.support.servers import Kind, ServerMissingError, server_start, server_stop
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMITS = QueueSettings(paused=False, max_concurrency=100_000, rate_per_second=1_000_000, max_unfinished_tasks=1_000_000)
+SECONDS_MAX = 600
+SETTLE_SECONDS = 2.5
+
+
+@dataclass
+class Link:
+    """A client of the node on one kept connection, and the node's process."""
+
+    url: str
+    token: str
+    queue_id: str
+    pid: int
+
+    def __post_init__(self) -> None:
+        """Connect."""
+        parts = urlsplit(self.url)
+        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Call an operation and return the data of its answer."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        if method == "POST":
+            headers["Idempotency-Key"] = secrets.token_hex(16)
+        self._http.request(method, path, None if body is None else json.dumps(body), headers)
+        content = json.loads(self._http.getresponse().read())
+        if "error" in content:
+            sys.exit(f"{method} {path}: {content['error']}")
+        return content["data"]
+
+    def counters(self) -> dict[str, float]:
+        """Read the node's counters and CPU time once its watchdog has taken them over."""
+        wait_a_moment(SETTLE_SECONDS)
+        self._http.request("GET", "/metrics")
+        lines = self._http.getresponse().read().decode().splitlines()
+        read = {name: float(value) for name, _, value in (line.partition(" ") for line in lines if line[0] != "#")}
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return {
+            "transactions": read["orbit_database_transactions_total"],
+            "statements": read["orbit_database_statements_total"],
+            "cpu": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        }
+
+    def resident_mib(self) -> float:
+        """Return the node's resident memory."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def pause(self, *, paused: bool) -> None:
+        """Pause or resume the queue."""
+        now = self.call("GET", f"/v1/queues/{self.queue_id}")
+        names = ("max_concurrency", "rate_per_second", "max_unfinished_tasks")
+        body = {name: now[name] for name in names} | {"paused": paused, "reason": "bench"}
+        self.call("POST", f"/v1/queues/{self.queue_id}:configure", body | {"expected_revision": now["revision"]})
+
+    def wait_drained(self) -> None:
+        """Wait until no task of the queue is unfinished."""
+        wait_until(lambda: self._unfinished() == 0, SECONDS_MAX, what="the last result")
+
+    def _unfinished(self) -> int:
+        return int(self.call("GET", f"/v1/queues/{self.queue_id}")["unfinished_tasks"])
+
+
+def wait_a_moment(seconds: float) -> None:
+    """Let the system come to rest."""
+    ends_at = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= ends_at, seconds + 5)
+
+
+def main() -> None:
+    """Read the command line, set everything up, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database-url", help="an empty or Orbit's own database; MySQL of its own if not given")
+    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--clients", type=int, default=4, help="connections that submit at once")
+    parser.add_argument("--samples", type=int, default=100, help="tasks, one at a time, for the pick-up latency")
+    parser.add_argument("--capacity", type=int, default=256, help="tasks that the worker runs at once")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="orbit-bench-"))
+    try:
+        with contextlib.ExitStack() as stack:
+            url = options.database_url or stack.enter_context(own_database(folder))
+            measure(stack, folder, url, options)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(stack: contextlib.ExitStack, folder: Path, database_url: str, options: argparse.Namespace) -> None:
+    """Run the three parts and print their figures."""
+    upgrade(database_url)
+    credentials = folder / "credentials.json"
+    name = NamespaceName(f"bench-{secrets.token_hex(4)}", "default", "bench")
+    with contextlib.closing(Database.open(database_url)) as database:
+        token = bootstrap_to_file(database, Wanted(name, "bench", LIMITS, worker_access=True), credentials).token.text()
+    node, node_url = stack.enter_context(node_process(folder, database_url))
+    environment = {"ORBIT_URL": node_url, "ORBIT_CREDENTIALS_FILE": str(credentials)}
+    link = Link(node_url, token, "", node.pid)
+    link.queue_id = next(queue["id"] for queue in link.call("GET", "/v1/queues") if queue["name"] == "bench")
+    wait_a_moment(SETTLE_SECONDS)
+    print(f"load average           {os.getloadavg()[0]:.2f}")
+    print(f"node resident, idle    {link.resident_mib():.0f} MiB")
+    worker_environment = environment | {"BENCH_CAPACITY": str(options.capacity)}
+    stack.enter_context(process([str(ROOT / "bench" / "worker.py")], folder / "worker.log", worker_environment))
+    wait_until(lambda: link.call("GET", "/v1/workers"), 60, what="the worker's connection")
+    pick_up(link, options.samples)
+    end_to_end(link, environment, options)
+    apart(link, environment, options)
+    print(f"node resident, after   {link.resident_mib():.0f} MiB")
+
+
+def pick_up(link: Link, samples: int) -> None:
+    """Submit one task at a time into the idle system; measure to the handler's first line."""
+    millis = []
+    body = {"queue": "bench", "type": "stamp", "version": 1, "params": None}
+    for sample in range(samples + 5):
+        sent = time.time_ns()
+        task_id = link.call("POST", "/v1/tasks", body)["task"]["id"]
+        task = link.call("GET", f"/v1/tasks/{task_id}?wait_seconds=30")
+        if sample >= 5:  # noqa: PLR2004  (the first ones warm caches up)
+            millis.append((task["output"] - sent) / 1e6)
+    millis.sort()
+    p99 = millis[min(len(millis) - 1, round(len(millis) * 0.99) - 1)]
+    print(f"pick-up, idle          p50 {statistics.median(millis):.1f} ms, p99 {p99:.1f} ms ({samples} samples)")
+
+
+def end_to_end(link: Link, environment: dict[str, str], options: argparse.Namespace) -> None:
+    """Submit while the worker works; measure to the last recorded result."""
+    before = link.counters()
+    began = time.monotonic()
+    run_submitter(environment, options, "both")
+    link.wait_drained()
+    seconds = time.monotonic() - began
+    after = link.counters()
+    tasks = options.tasks
+    spent = {name: after[name] - before[name] for name in after}
+    print(f"end to end             {tasks / seconds:.0f} tasks/s ({tasks} tasks, {seconds:.1f} s)")
+    print(f"per task               {spent['transactions'] / tasks:.3f} transactions, "
+          f"{spent['statements'] / tasks:.2f} statements, {spent['cpu'] / tasks * 1e6:.0f} us of node CPU")  # fmt: skip
+
+
+def apart(link: Link, environment: dict[str, str], options: argparse.Namespace) -> None:
+    """Submit to a paused queue, then let it drain."""
+    link.pause(paused=True)
+    seconds = run_submitter(environment, options, "apart")
+    print(f"submit, nothing else   {options.tasks / seconds:.0f} tasks/s")
+    began = time.monotonic()
+    link.pause(paused=False)
+    link.wait_drained()
+    print(f"drain, nothing else    {options.tasks / (time.monotonic() - began):.0f} tasks/s")
+
+
+def run_submitter(environment: dict[str, str], options: argparse.Namespace, prefix: str) -> float:
+    """Run the submitter to its end and return the seconds that it measured."""
+    command = [sys.executable, "-m", "bench.submitter", str(options.tasks), str(options.clients), prefix]
+    done = subprocess.run(  # noqa: S603  (our own command)
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment
+    )
