@@ -194,3 +194,65 @@ def run_submitter(environment: dict[str, str], options: argparse.Namespace, pref
     done = subprocess.run(  # noqa: S603  (our own command)
         command, check=True, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment
     )
+    return float(done.stdout)
+
+
+@contextlib.contextmanager
+def own_database(folder: Path) -> Iterator[str]:
+    """Run a durable server and give the URL of an empty database on it."""
+    try:
+        server = server_start(Kind.MYSQL, folder / "mysql", durable=True)
+    except ServerMissingError as error:
+        print(f"MYSQL IS MISSING, MEASURING ON MARIADB: {error}", file=sys.stderr)
+        server = server_start(Kind.MARIADB, folder / "mariadb", durable=True)
+    try:
+        url = make_url(server.url)
+        with contextlib.closing(
+            pymysql.connect(host=url.host, port=url.port or 0, user=url.username, password=str(url.password))
+        ) as connection:
+            connection.cursor().execute("CREATE DATABASE bench CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        print(f"database               {server.kind}, every commit flushed")
+        yield url.set(database="bench").render_as_string(hide_password=False)
+    finally:
+        server_stop(server.pid, at_once=True)
+
+
+@contextlib.contextmanager
+def node_process(folder: Path, database_url: str) -> "Iterator[tuple[subprocess.Popen[bytes], str]]":
+    """Run one node on a free port; give its process and address."""
+    environment = {"ORBIT_DATABASE_URL": database_url, "ORBIT_LOG_LEVEL": "WARNING"}
+    arguments = [str(ROOT / "orbit" / "__main__.py"), "server", "--port", "0"]
+    with process(arguments, folder / "node.log", environment, pipe=True) as node:
+        assert node.stdout is not None
+        line = node.stdout.readline().decode().strip()
+        if not line.startswith("listening on "):
+            sys.exit((folder / "node.log").read_text()[-3000:])
+        yield node, line.removeprefix("listening on ")
+
+
+@contextlib.contextmanager
+def process(
+    arguments: list[str], log: Path, environment: dict[str, str], *, pipe: bool = False
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a Python process until the block ends."""
+    with log.open("wb") as file:
+        child = subprocess.Popen(  # noqa: S603  (our own command)
+            [sys.executable, "-P", *arguments],
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+            stdout=subprocess.PIPE if pipe else file,
+            stderr=file,
+        )
+        try:
+            yield child
+        finally:
+            child.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(30)
+            child.kill()
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+
+
+if __name__ == "__main__":
+    main()
