@@ -7,18 +7,101 @@ first used, so that `import orbit` costs nothing and never pulls in a database d
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# Public name → the module that defines it.
+if TYPE_CHECKING:
+    from orbit.sdk.client import Client
+    from orbit.sdk.context import CancelReason, TaskContext
+    from orbit.sdk.errors import (
+        APIError,
+        ConfigurationError,
+        ConnectionFailed,
+        OrbitSDKError,
+        OutcomeUnknown,
+        WorkerRefused,
+    )
+    from orbit.sdk.models import (
+        ConfigureQueueRequest,
+        CreateQueueRequest,
+        Instance,
+        InstanceResult,
+        Queue,
+        QueueResult,
+        Retry,
+        StartInstance,
+        SubmitTask,
+        Task,
+        TaskResult,
+    )
+    from orbit.sdk.outcomes import Cancelled, Defer, NeedsHuman, NonRetryable, Retryable, UnknownOutcome
+    from orbit.sdk.settings import Connection
+    from orbit.sdk.worker import Worker
+
+# Public name → the module that defines it; the imports above tell type checkers the same.
 _PUBLIC: dict[str, str] = {
-    "Client": "orbit.sdk.client",
-    "Worker": "orbit.sdk.worker",
     "APIError": "orbit.sdk.errors",
+    "CancelReason": "orbit.sdk.context",
+    "Cancelled": "orbit.sdk.outcomes",
+    "Client": "orbit.sdk.client",
+    "ConfigurationError": "orbit.sdk.errors",
+    "ConfigureQueueRequest": "orbit.sdk.models",
+    "Connection": "orbit.sdk.settings",
+    "ConnectionFailed": "orbit.sdk.errors",
+    "CreateQueueRequest": "orbit.sdk.models",
+    "Defer": "orbit.sdk.outcomes",
+    "Instance": "orbit.sdk.models",
+    "InstanceResult": "orbit.sdk.models",
+    "NeedsHuman": "orbit.sdk.outcomes",
+    "NonRetryable": "orbit.sdk.outcomes",
+    "OrbitSDKError": "orbit.sdk.errors",
     "OutcomeUnknown": "orbit.sdk.errors",
+    "Queue": "orbit.sdk.models",
+    "QueueResult": "orbit.sdk.models",
+    "Retry": "orbit.sdk.models",
+    "Retryable": "orbit.sdk.outcomes",
+    "StartInstance": "orbit.sdk.models",
+    "SubmitTask": "orbit.sdk.models",
+    "Task": "orbit.sdk.models",
+    "TaskContext": "orbit.sdk.context",
+    "TaskResult": "orbit.sdk.models",
+    "UnknownOutcome": "orbit.sdk.outcomes",
+    "Worker": "orbit.sdk.worker",
+    "WorkerRefused": "orbit.sdk.errors",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604  (the names are data, see _PUBLIC)
+__all__ = [
+    "APIError",
+    "CancelReason",
+    "Cancelled",
+    "Client",
+    "ConfigurationError",
+    "ConfigureQueueRequest",
+    "Connection",
+    "ConnectionFailed",
+    "CreateQueueRequest",
+    "Defer",
+    "Instance",
+    "InstanceResult",
+    "NeedsHuman",
+    "NonRetryable",
+    "OrbitSDKError",
+    "OutcomeUnknown",
+    "Queue",
+    "QueueResult",
+    "Retry",
+    "Retryable",
+    "StartInstance",
+    "SubmitTask",
+    "Task",
+    "TaskContext",
+    "TaskResult",
+    "UnknownOutcome",
+    "Worker",
+    "WorkerRefused",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -6,7 +6,7 @@ to a write that may have been done: it names the key with which the same command
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 RETRY_AFTER_SECONDS_MAX = 3600
@@ -25,14 +25,19 @@ class ConnectionFailed(OrbitSDKError):
 
 
 class OutcomeUnknown(ConnectionFailed):
-    """A write got no answer: it may have been done. Send the same command again with `key`, never with a new one."""
+    """A write got no answer: it may have been done. Send the same command again with `key`, never with a new one.
 
-    def __init__(self, operation: str, key: str, cause: str) -> None:
-        super().__init__(
-            f"the outcome of {operation} is unknown ({cause}); send the same command again with the key {key!r}"
-        )
+    A batch has several: `keys` are all of them.
+    """
+
+    def __init__(self, operation: str, keys: Sequence[str], cause: str) -> None:
         self.operation = operation
-        self.key = key
+        self.keys = tuple(keys)
+        self.key = self.keys[0]
+        named = repr(self.key) if len(self.keys) == 1 else ", ".join(map(repr, self.keys))
+        super().__init__(
+            f"the outcome of {operation} is unknown ({cause}); send the same command again with key {named}"
+        )
 
 
 class APIError(OrbitSDKError):

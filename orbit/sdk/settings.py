@@ -59,17 +59,19 @@ def normalise_url(text: str) -> str:
     return _joined(parts, port)
 
 
-def from_environment(environ: Mapping[str, str] | None = None) -> Connection:
-    """Read `ORBIT_URL` and `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.
+def from_environment(
+    environ: Mapping[str, str] | None = None, *, url: str | None = None, token: str | None = None
+) -> Connection:
+    """Read `ORBIT_URL` and `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`; arguments that are given win.
 
     The variables win over the file's fields. `ORBIT_CA_FILE` names the authorities to trust. Raises ConfigurationError,
     in one line that names the variable, for what is missing or unreadable.
     """
     env = os.environ if environ is None else environ
     path = env.get("ORBIT_CREDENTIALS_FILE", "")
-    stored = _credentials(path) if path else {}
-    url = env.get("ORBIT_URL", "") or stored.get("url", "")
-    token = env.get("ORBIT_TOKEN", "") or stored.get("token", "")
+    stored = _credentials(path) if path and not (url and token) else {}
+    url = url or env.get("ORBIT_URL", "") or stored.get("url", "")
+    token = token or env.get("ORBIT_TOKEN", "") or stored.get("token", "")
     if not url:
         raise ConfigurationError("ORBIT_URL is not set: the server's address, such as http://127.0.0.1:8080")
     if not token:

@@ -1,0 +1,240 @@
+"""`orbit.Client`: the HTTP API for Python.
+
+Every write takes the caller's idempotency key first: it is the identity of the command, and a command whose outcome is
+unknown is sent again under it. No write is ever repeated in here. `result` and `instance_result` wait by long polls,
+which change nothing, so these two go on over broken connections until their time is up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from orbit import jsontext
+from orbit.sdk import models, settings
+from orbit.sdk.errors import APIError, ConnectionFailed
+from orbit.sdk.models import (
+    Attempt,
+    BatchResult,
+    CancelResult,
+    CheckResult,
+    ConfigureQueueRequest,
+    CreateQueueRequest,
+    HistoryEntry,
+    Instance,
+    InstanceResult,
+    PublishResult,
+    Queue,
+    QueueResult,
+    StartInstance,
+    Step,
+    SubmitTask,
+    Task,
+    TaskResult,
+)
+from orbit.sdk.transport import Answer, Exchange, Transport
+
+WAIT_SECONDS_MAX = 30.0
+TIMEOUT_SECONDS_DEFAULT = 30.0
+RESULT_SECONDS_DEFAULT = 300.0
+YAML_TYPE = "application/yaml"
+
+ItemT = TypeVar("ItemT")
+SubjectT = TypeVar("SubjectT", Task, Instance)
+
+
+class Client:
+    """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
+
+    What is not given is read from the environment: `ORBIT_URL`, `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
+    ) -> None:
+        self._transport = Transport(settings.from_environment(url=url, token=token), timeout_seconds=timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    # Queues.
+
+    def create_queue(self, key: str, request: CreateQueueRequest) -> QueueResult:
+        """Create a queue; the same key and request again give the same receipt, `deduplicated`."""
+        return models.read(self._write("/v1/queues", "create_queue", key, request.body()), QueueResult)
+
+    def get_queue(self, queue_id: str) -> Queue:
+        """Read a queue by its id, with the number of its unfinished tasks now."""
+        return models.read(self._read(f"/v1/queues/{_segment(queue_id)}", "get_queue").data, Queue)
+
+    def configure_queue(self, queue_id: str, key: str, request: ConfigureQueueRequest) -> QueueResult:
+        """Replace all settings of a queue. Raises APIError STATE_CONFLICT if `expected_revision` is stale."""
+        path = f"/v1/queues/{_segment(queue_id)}:configure"
+        return models.read(self._write(path, "configure_queue", key, request.body()), QueueResult)
+
+    def list_queues(self, **query: str | int) -> Iterator[Queue]:
+        """List the queues in range, page by page as they are asked for."""
+        return self._pages("/v1/queues", "list_queues", query, Queue)
+
+    # Tasks.
+
+    def submit_task(self, key: str, request: SubmitTask) -> TaskResult:
+        """Submit a task. Raises APIError QUEUE_FULL, with `retry_after`, when its queue is full."""
+        return models.read(self._write("/v1/tasks", "submit_task", key, request.body()), TaskResult)
+
+    def submit_tasks(self, requests: Sequence[tuple[str, SubmitTask]]) -> BatchResult:
+        """Submit up to 32 tasks, each under its own key; one that is refused touches no other."""
+        items = [{"idempotency_key": key} | request.content() for key, request in requests]
+        answer = self._transport.send(
+            Exchange(
+                "POST",
+                "/v1/tasks:batch",
+                "submit_tasks",
+                keys=[key for key, _ in requests],
+                body=jsontext.dumps({"items": items}),
+                key_in_header=False,
+            )
+        )
+        data = answer.data
+        entries = data.get("items", []) if isinstance(data, dict) else []
+        return BatchResult(items=[models.read(entry, models.BatchItem) for entry in entries])
+
+    def get_task(self, task_id: str, *, wait_seconds: float = 0.0, after_revision: int | None = None) -> Task:
+        """Read a task; with `wait_seconds` (at most 30) wait until it is past `after_revision`."""
+        path = f"/v1/tasks/{_segment(task_id)}"
+        return models.read(self._read(path, "get_task", **_waiting(wait_seconds, after_revision)).data, Task)
+
+    def list_tasks(self, **query: str | int) -> Iterator[Task]:
+        """List tasks by `queue`, `state`, `type`, `business_key`, `source`, `created_after`, `created_before`."""
+        return self._pages("/v1/tasks", "list_tasks", query, Task)
+
+    def task_attempts(self, task_id: str) -> list[Attempt]:
+        """List a task's attempts, in order."""
+        return list(self._pages(f"/v1/tasks/{_segment(task_id)}/attempts", "task_attempts", {}, Attempt))
+
+    def cancel_task(self, task_id: str, key: str, *, reason: str) -> CancelResult:
+        """Cancel a task; one that runs is asked to stop and stays unfinished until it answers."""
+        path = f"/v1/tasks/{_segment(task_id)}:cancel"
+        body = jsontext.dumps({"reason": reason})
+        return models.read(self._write(path, "cancel_task", key, body), CancelResult)
+
+    def result(self, task_id: str, *, timeout_seconds: float = RESULT_SECONDS_DEFAULT) -> Task:
+        """Wait until a task has ended and return it; its `state` says how.
+
+        Raises TimeoutError when it has not ended in time. A task in review may take a person's time.
+        """
+        return _wait(lambda wait, revision: self.get_task(task_id, wait_seconds=wait, after_revision=revision),
+                     timeout_seconds)  # fmt: skip
+
+    # Workflows and instances.
+
+    def publish_workflow(self, source: str, *, key: str | None = None) -> PublishResult:
+        """Publish a definition in YAML. Without a key, one made of its content: the same text is the same command."""
+        body = source.encode("utf-8")
+        own_key = f"publish-{hashlib.sha256(body).hexdigest()}"
+        exchange = Exchange(
+            "POST", "/v1/workflows", "publish_workflow", keys=[key or own_key], body=body, content_type=YAML_TYPE
+        )
+        return models.read(self._transport.send(exchange).data, PublishResult)
+
+    def check(self, source: str) -> CheckResult:
+        """Compile a definition in YAML without publishing it; all findings at once."""
+        exchange = Exchange("POST", "/v1/workflows:check", "check", body=source.encode("utf-8"), content_type=YAML_TYPE)
+        return models.read(self._transport.send(exchange).data, CheckResult)
+
+    def start_instance(self, key: str, request: StartInstance) -> InstanceResult:
+        """Start an instance of a published workflow."""
+        return models.read(self._write("/v1/instances", "start_instance", key, request.body()), InstanceResult)
+
+    def get_instance(
+        self, instance_id: str, *, wait_seconds: float = 0.0, after_revision: int | None = None
+    ) -> Instance:
+        """Read an instance; with `wait_seconds` (at most 30) wait until it is past `after_revision`."""
+        path = f"/v1/instances/{_segment(instance_id)}"
+        return models.read(self._read(path, "get_instance", **_waiting(wait_seconds, after_revision)).data, Instance)
+
+    def list_instances(self, **query: str | int) -> Iterator[Instance]:
+        """List instances by `workflow`, `version`, `state`, `business_key`, `created_after`, `created_before`."""
+        return self._pages("/v1/instances", "list_instances", query, Instance)
+
+    def instance_steps(self, instance_id: str) -> list[Step]:
+        """List an instance's steps, in the definition's order."""
+        return list(self._pages(f"/v1/instances/{_segment(instance_id)}/steps", "instance_steps", {}, Step))
+
+    def instance_history(self, instance_id: str) -> Iterator[HistoryEntry]:
+        """List what happened to an instance, in order."""
+        return self._pages(f"/v1/instances/{_segment(instance_id)}/history", "instance_history", {}, HistoryEntry)
+
+    def instance_result(self, instance_id: str, *, timeout_seconds: float = RESULT_SECONDS_DEFAULT) -> Instance:
+        """Wait until an instance has ended and return it; raises TimeoutError when it has not in time."""
+        return _wait(lambda wait, revision: self.get_instance(instance_id, wait_seconds=wait, after_revision=revision),
+                     timeout_seconds)  # fmt: skip
+
+    # The exchange.
+
+    def _write(self, path: str, operation: str, key: str, body: bytes) -> Any:
+        return self._transport.send(Exchange("POST", path, operation, keys=[key], body=body)).data
+
+    def _read(self, path: str, operation: str, **query: str | float | None) -> Answer:
+        waits = query.get("wait_seconds")
+        wait_seconds = float(waits) if waits else 0.0
+        return self._transport.send(Exchange("GET", path, operation, query=query, wait_seconds=wait_seconds))
+
+    def _pages(self, path: str, operation: str, query: Mapping[str, str | int], kind: type[ItemT]) -> Iterator[ItemT]:
+        cursor: str | None = None
+        while True:
+            answer = self._read(path, operation, **query, cursor=cursor)
+            for item in answer.data:
+                yield models.read(item, kind)
+            cursor = answer.next_cursor
+            if cursor is None:
+                return
+
+
+def _segment(text: str) -> str:
+    """Make an id safe to stand in a path."""
+    return quote(text, safe="")
+
+
+def _waiting(wait_seconds: float, after_revision: int | None) -> dict[str, str | float | None]:
+    return {
+        "wait_seconds": f"{wait_seconds:g}" if wait_seconds else None,
+        "after_revision": None if after_revision is None else str(after_revision),
+    }
+
+
+def _wait(look: Callable[[float, int | None], SubjectT], timeout_seconds: float) -> SubjectT:
+    """Look again and again until the subject has ended; reads may fail meanwhile, since they change nothing."""
+    until = time.monotonic() + timeout_seconds
+    revision: int | None = None
+    pause = threading.Event()
+    while True:
+        left = until - time.monotonic()
+        try:
+            subject = look(max(0.0, min(WAIT_SECONDS_MAX, left)), revision)
+        except (ConnectionFailed, APIError) as error:
+            passing = not isinstance(error, APIError) or error.code == "UNAVAILABLE"
+            if not passing or left <= 0:
+                raise
+            pause.wait(min(left, random.uniform(0.1, 1.0)))
+            continue
+        if subject.is_finished:
+            return subject
+        if left <= 0:
+            raise TimeoutError(f"{subject.id} is {subject.state}, not ended within {timeout_seconds:g} s")
+        revision = subject.revision
