@@ -11,7 +11,8 @@ The surprising rule: a value (an output, the input) that an expression needs and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec, WaitSpec
 from engine import polling, tasks
@@ -112,7 +113,7 @@ def _judge_failure(draft: Draft, step: Step) -> None:
     if draft.state is not InstanceState.RUNNING:
         return  # one reason to hold or to end is enough; the step shows its own
     assert step.error is not None
-    error = replace(step.error, details={**(step.error.details or {}), "step": step.id})
+    error = Failure(step.error.code, step.error.message, {**(step.error.details or {}), "step": step.id})
     _hold_or_fail(draft, error)
 
 

@@ -7,8 +7,9 @@ that the transition tables do not have raises AssertionError, which the runner t
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask

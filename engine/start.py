@@ -111,9 +111,10 @@ class Starter:
     ) -> tuple[list[Answer | OrbitError], Micros | None]:
         starts = [_Start(request, request.command.receipt_id()) for request in requests]
         self._replay(tx, starts)
+        versions: dict[tuple[bytes, str, int | None], int] = {}
         for start in starts:
             if start.outcome is None and start.twin_of is None:
-                self._check(tx, start)
+                self._check(tx, start, versions)
         new = [start for start in starts if start.outcome is None and start.twin_of is None]
         due_in = self._insert(tx, new) if new else None
         return [_outcome(start) for start in starts], due_in
@@ -130,11 +131,15 @@ class Starter:
             else:
                 first[start.receipt_id] = start
 
-    def _check(self, tx: Transaction, start: _Start) -> None:
+    def _check(self, tx: Transaction, start: _Start, versions: dict[tuple[bytes, str, int | None], int]) -> None:
+        """Find the version (once for a batch) and check the input; a refusal becomes the outcome."""
         request = start.request
         namespace_id = request.command.namespace_id
+        wanted = (namespace_id, request.workflow, request.version)
         try:
-            version = self._find_version(tx, namespace_id, request.workflow, request.version)
+            if wanted not in versions:
+                versions[wanted] = self._find_version(tx, *wanted)
+            version = versions[wanted]
             flow = self._advancer.flows.get(tx, namespace_id, request.workflow, version)
             check_input(flow, request.input)
         except OrbitError as error:

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, select
+import msgspec
+from sqlalchemy import ColumnElement, LargeBinary, func, select
 
-from engine.instance import Failure, Round, RoundLog, Step
-from engine.states import StepReason, StepState
+from engine.instance import Step
 from engine.tables import step as table
-from orbit.ids import to_hex
+from orbit.database.ids import ids_in
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row
-
     from orbit.database import Transaction
 
-_OF_INSTANCES = select(table).where(table.c.instance_id.in_(bindparam("ids", expanding=True)))
+
+def _packed(name: str) -> ColumnElement[Any]:
+    column = table.c["step" if name == "id" else name]
+    if name in {"error", "log"}:
+        return func.json_extract(column, "$")  # nested as JSON, not as the text of it
+    return func.to_base64(column) if isinstance(column.type, LargeBinary) else column
+
+
+# A row travels as one JSON array in the order of the struct's fields, and becomes a step in C.
+_OF_INSTANCES = select(
+    table.c.instance_id, func.json_array(*map(_packed, Step.__struct_fields__)).label("packed")
+).where(ids_in(table.c.instance_id))
+_DECODER = msgspec.json.Decoder(list[Step])
 
 
 def steps_load(tx: Transaction, instance_ids: Sequence[bytes]) -> dict[bytes, dict[str, Step]]:
     """Read the entered steps of some instances, by instance and step id."""
     found: dict[bytes, dict[str, Step]] = {identifier: {} for identifier in instance_ids}
-    for row in tx.rows(_OF_INSTANCES, {"ids": list(instance_ids)}):
-        found[row.instance_id][row.step] = _step(row)
+    if not instance_ids:
+        return found
+    rows = tx.rows(_OF_INSTANCES, {"ids": instance_ids})
+    steps = _DECODER.decode(f"[{','.join([row.packed for row in rows])}]")
+    for row, step in zip(rows, steps, strict=True):
+        found[row.instance_id][step.id] = step
     return found
 
 
@@ -40,40 +53,6 @@ def steps_update(tx: Transaction, changed: Sequence[tuple[bytes, Step]]) -> None
     rows = [_columns(instance_id, step) for instance_id, step in changed]
     matched = tx.update_many(table, key=("instance_id", "step"), rows=rows)
     assert matched == len(rows), f"wrote {matched} of {len(rows)} steps"
-
-
-def log_to_json(log: RoundLog) -> dict[str, Any]:
-    """Give the JSON form of a poll's round log."""
-    return {
-        "first": [_round_to_json(entry) for entry in log.first],
-        "last": [_round_to_json(entry) for entry in log.last],
-        "counts": dict(log.counts),
-    }
-
-
-def _round_to_json(entry: Round) -> dict[str, Any]:
-    return {
-        "number": entry.number,
-        "task_id": None if entry.task_id is None else to_hex(entry.task_id),
-        "outcome": entry.outcome,
-        "ended_at": entry.ended_at,
-    }
-
-
-def _log_from_json(form: Mapping[str, Any]) -> RoundLog:
-    first, last = (
-        tuple(
-            Round(
-                entry["number"],
-                None if entry["task_id"] is None else bytes.fromhex(entry["task_id"]),
-                entry["outcome"],
-                entry["ended_at"],
-            )
-            for entry in form[part]
-        )
-        for part in ("first", "last")
-    )
-    return RoundLog(first, last, form["counts"])
 
 
 def _columns(instance_id: bytes, step: Step) -> dict[str, Any]:
@@ -93,25 +72,5 @@ def _columns(instance_id: bytes, step: Step) -> dict[str, Any]:
         "entered_at": step.entered_at,
         "finished_at": step.finished_at,
         "error": None if step.error is None else dumps(step.error.to_json()).decode(),
-        "log": None if step.log is None else dumps(log_to_json(step.log)).decode(),
+        "log": None if step.log is None else msgspec.json.encode(step.log).decode(),
     }
-
-
-def _step(row: Row[Any]) -> Step:
-    return Step(
-        id=row.step,
-        state=StepState(row.state),
-        entered_at=row.entered_at,
-        reason=None if row.reason is None else StepReason(row.reason),
-        chosen=row.chosen,
-        round=row.round,
-        task_id=row.task_id,
-        due_at=row.due_at,
-        timeout_at=row.timeout_at,
-        start_by_at=row.start_by_at,
-        refused_count=row.refused_count,
-        review_at=row.review_at,
-        finished_at=row.finished_at,
-        error=None if row.error is None else Failure.from_json(json.loads(row.error)),
-        log=None if row.log is None else _log_from_json(json.loads(row.log)),
-    )

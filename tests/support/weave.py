@@ -129,6 +129,8 @@ class Weave:
             lanes = lanes_of(tx, self.namespace_id, queues=("main", "other"), types=TYPES)
             seat = Seat(bytes(16), 256, dict.fromkeys(lanes, RecoverySafety.MANUAL))
             claimed = claim(tx, Demand([seat], {})).assignments
+            if not claimed:
+                return claimed
             granted = start(tx, [StartItem(new_id(), item.attempt_id, item.token) for item in claimed], self)
             assert all(outcome.granted for outcome in granted)
             return claimed

@@ -1,9 +1,9 @@
 """Instances on a real database: from start to end, timers, crashes, engine errors."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from engine.advance import advance

@@ -1,8 +1,7 @@
 """Steps with tasks: time-outs, reviews, full queues, polls, schemas, and the instance's own time-out."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from definitions.graph import Graph, PollSpec
 from engine.advance import advance
