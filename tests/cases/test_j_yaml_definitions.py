@@ -26,9 +26,7 @@ def test_c122_a_repeated_key_is_refused_with_the_place_of_the_second() -> None:
     compiled = compile_definition(twice)
     assert findings(compiled) == [("YAML_DUPLICATE_KEY", 6, 1)]
     assert "`steps`" in compiled.findings[0].message
-    inside = HEAD + (
-        "steps:\n  - id: a\n    task: t.a@1\n    retry: {max_attempts: 2}\n    retry: {max_attempts: 3}\n"
-    )
+    inside = HEAD + ("steps:\n  - id: a\n    task: t.a@1\n    retry: {max_attempts: 2}\n    retry: {max_attempts: 3}\n")
     compiled = compile_definition(inside)
     assert findings(compiled) == [("YAML_DUPLICATE_KEY", 9, 5)]
     assert "`retry`" in compiled.findings[0].message
@@ -79,7 +77,9 @@ def test_c129_dates_stay_the_text_that_was_written() -> None:
         "    start: {type: string, default: 2024-01-01}\n    at: {type: string, default: 2024-01-01T00:00:00Z}\n"
     )
     compiled = compile_definition(
-        HEAD + schema + "steps: [{id: a, task: t.a@1, input: {s: '${ input.start }', t: '${ input.at }', u: 2024-01-01}}]\n"
+        HEAD
+        + schema
+        + "steps: [{id: a, task: t.a@1, input: {s: '${ input.start }', t: '${ input.at }', u: 2024-01-01}}]\n"
     )
     spec = task_of(compiled)
     assert compiled.graph is not None

@@ -125,6 +125,4 @@ def test_publishing_is_audited_and_told_once(database: Database) -> None:
     audit = database.transaction(lambda tx: audit_list(tx, NAMESPACE, Page(10)))
     events = database.transaction(lambda tx: events_list(tx, NAMESPACE, Page(10)))
     assert [(row.operation, row.actor) for row in audit] == [("workflow.publish", "test")]
-    assert [(row.type, row.data) for row in events] == [
-        ("workflow.published", '{"workflow":"payout","version":1}')
-    ]
+    assert [(row.type, row.data) for row in events] == [("workflow.published", '{"workflow":"payout","version":1}')]

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 import pytest
-from cel_expr_python import cel
+from cel_expr_python import cel  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,8 +37,30 @@ EXAMPLES = 60_000 if os.environ.get("ORBIT_SOAK") == "1" else 1_000
 ENVIRONMENT = cel.NewEnv(variables={"input": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)})
 
 literals = st.sampled_from(
-    ["0", "1", "-1", "2", "10", "0.0", "1.5", "-2.5", "1e3", "0x1F", "true", "false", "null", "''", "'a'", '"b\\n"']
-    + ["9223372036854775807", "-9223372036854775808", "[]", "{}", "r'\\d'", "'\\u00e9'"]
+    [
+        "0",
+        "1",
+        "-1",
+        "2",
+        "10",
+        "0.0",
+        "1.5",
+        "-2.5",
+        "1e3",
+        "0x1F",
+        "true",
+        "false",
+        "null",
+        "''",
+        "'a'",
+        '"b\\n"',
+        "9223372036854775807",
+        "-9223372036854775808",
+        "[]",
+        "{}",
+        "r'\\d'",
+        "'\\u00e9'",
+    ]
 )
 paths = st.sampled_from([f"input.{name}" for name in DATA] + ["input.m.a", "input.m.b.c", "input.m.l", "input.absent"])
 

@@ -1,0 +1,71 @@
+"""docs/diagnostics.md lists every code, and each of its examples fails or passes as it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from definitions.codes import Code
+from definitions.compiler import compile_definition
+from definitions.expression.errors import FaultCode
+from definitions.expression.functions import FUNCTIONS, MACROS, NOT_YET
+from definitions.scope import INSTANCE
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+FRAME = DOCUMENT.split("```yaml frame\n", 1)[1].split("```", 1)[0]
+SECTION = re.compile(r"^### (\w+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^```(yaml steps|yaml|python) (fails|passes)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SECTIONS = dict(SECTION.findall(DOCUMENT))
+
+
+def text_of(kind: str, example: str) -> str | bytes:
+    if kind == "python":
+        made: str | bytes = eval(example, {"FRAME": FRAME})  # noqa: S307  (the text is part of this repository)
+        return made
+    if kind == "yaml":
+        return example
+    return FRAME + "".join(
+        line if line.startswith("---") else f"  {line}" for line in example.splitlines(keepends=True)
+    )
+
+
+def examples(code: str) -> dict[str, str | bytes]:
+    return {outcome: text_of(kind, example) for kind, outcome, example in EXAMPLE.findall(SECTIONS[code])}
+
+
+def test_every_code_is_listed_once_and_nothing_else() -> None:
+    listed = [code for code, _ in SECTION.findall(DOCUMENT)]
+    assert sorted(listed) == sorted(Code)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_the_failing_example_has_this_finding(code: Code) -> None:
+    compiled = compile_definition(examples(code)["fails"])
+    found = {finding.code for finding in compiled.findings}
+    if code is Code.TOO_MANY_FINDINGS:
+        assert compiled.findings[-1].code is code
+        found = {code}
+    assert found == {code}, compiled.render()
+    assert compiled.graph is None
+
+
+@pytest.mark.parametrize("code", Code)
+def test_the_mended_example_compiles(code: Code) -> None:
+    compiled = compile_definition(examples(code)["passes"])
+    assert compiled.graph is not None, compiled.render()
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_finding_points_into_the_text(code: Code) -> None:
+    for finding in compile_definition(examples(code)["fails"]).findings:
+        assert finding.line >= 1
+        assert finding.column >= 1
+        assert finding.caret <= len(finding.excerpt) + 1
+
+
+def test_the_page_on_expressions_names_every_function_and_run_time_error() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "expressions.md").read_text(encoding="utf-8")
+    for name in [*FUNCTIONS, *MACROS]:
+        assert f"{name}(" in page
+    for name in [*NOT_YET, *FaultCode, *INSTANCE.fields]:
+        assert f"`{name}`" in page
