@@ -1,0 +1,82 @@
+"""Count the tasks that each counter stands for, in one snapshot, and say where they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import case, func, select
+
+from pulse.states import HOLDING_PERMIT, UNFINISHED, TaskState, WaitReason
+from pulse.tables import attempt, delayed, queue_backlog, queue_usage, ready, task
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A counter that is not what its tasks say, or a row without its counterpart; `subject` is a queue or a task."""
+
+    name: str
+    subject: bytes
+    stored: int
+    counted: int
+
+
+def _count_if(condition: Any) -> Any:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+_PER_QUEUE = select(
+    task.c.queue_id,
+    _count_if(task.c.state.in_(sorted(HOLDING_PERMIT))),
+    _count_if(task.c.state == TaskState.LEASED),
+    _count_if(task.c.state.in_(sorted(UNFINISHED))),
+).group_by(task.c.queue_id)
+_STORED = select(
+    queue_usage.c.queue_id, queue_usage.c.active, queue_usage.c.leased_unstarted, queue_backlog.c.unfinished
+).join(queue_backlog, queue_backlog.c.queue_id == queue_usage.c.queue_id)
+_IS_READY = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.READY)
+_IS_DELAYED = (task.c.state == TaskState.WAITING) & (task.c.wait_reason != WaitReason.READY)
+_LIVE = (
+    select(task.c.id, func.count(attempt.c.id))
+    .join(attempt, (attempt.c.task_id == task.c.id) & attempt.c.finished_at.is_(None), isouter=True)
+    .group_by(task.c.id, task.c.state)
+    .having(func.count(attempt.c.id) != case((task.c.state.in_(sorted(HOLDING_PERMIT)), 1), else_=0))
+)
+
+
+def drifts_find(tx: Transaction) -> list[Drift]:
+    """Recount every counter and check that every waiting task stands in exactly the one place that its reason names."""
+    stored: list[Any] = list(tx.rows(_STORED))
+    counted: dict[bytes, tuple[int, ...]] = {
+        row[0]: tuple(int(value) for value in row[1:]) for row in list[Any](tx.rows(_PER_QUEUE))
+    }
+    drifts: list[Drift] = []
+    for row in stored:
+        for name, held, real in zip(
+            ("active", "leased_unstarted", "unfinished"), row[1:], counted.get(row[0], (0, 0, 0)), strict=True
+        ):
+            if held != real:
+                drifts.append(Drift(name, row[0], held, real))
+    drifts += _entries(tx, "ready", ready, _IS_READY)
+    drifts += _entries(tx, "delayed", delayed, _IS_DELAYED)
+    drifts += [Drift("live_attempts", row[0], row[1], 1 - row[1]) for row in list[Any](tx.rows(_LIVE))]
+    return drifts
+
+
+def _entries(tx: Transaction, name: str, table: Any, wanted: Any) -> list[Drift]:
+    """Compare a table of waiting tasks with the tasks that should stand in it, both ways."""
+    count = func.count(table.c.task_id)
+    missing = (
+        select(task.c.id, count)
+        .join(table, table.c.task_id == task.c.id, isouter=True)
+        .where(wanted)
+        .group_by(task.c.id)
+        .having(count != 1)
+    )
+    stray = select(table.c.task_id).join(task, (task.c.id == table.c.task_id) & wanted, isouter=True)
+    lacking: list[Any] = list(tx.rows(missing))
+    surplus: list[Any] = list(tx.rows(stray.where(task.c.id.is_(None))))
+    return [Drift(name, row[0], row[1], 1) for row in lacking] + [Drift(name, row[0], 1, 0) for row in surplus]

@@ -1,0 +1,546 @@
+"""The way through a worker: claim, Start, renewal, results, recovery; the limits of permits and rate."""
+
+import pytest
+
+from orbit.ids import new_id
+from orbit.jsontext import dumps
+from pulse import limits
+from pulse.report import Outcome, ReceiptKind, RejectCode
+from pulse.requests import RetryPolicy
+from pulse.start import StartCode
+from pulse.states import ErrorClass, RecoverySafety, TaskState, WaitReason
+from tests.support.pulse import Pulse
+
+SECOND = 1_000_000
+SAFE = RecoverySafety.REPLAY_SAFE
+
+
+def test_a_task_goes_its_way_and_gives_everything_back(pulse: Pulse) -> None:
+    queue_id = pulse.queue()
+    task_id = pulse.submit(params=b'{"n":1}')
+    (assignment,) = pulse.claim()
+    assert (assignment.payload.params, assignment.attempt_number) == (b'{"n":1}', 1)
+    assert (pulse.usage(queue_id).active, pulse.usage(queue_id).leased_unstarted) == (1, 1)
+    assert pulse.start(assignment).granted
+    assert (pulse.usage(queue_id).active, pulse.usage(queue_id).leased_unstarted) == (1, 0)
+    outcome = pulse.succeed(assignment, {"f": 0.1, "id": -9223372036854775808})
+    assert (outcome.receipt, outcome.task_state) == (ReceiptKind.ACCEPTED, TaskState.SUCCEEDED)
+    view = pulse.task(task_id)
+    assert view.output == b'{"f":0.1,"id":-9223372036854775808}'
+    assert (view.row.starts_count, pulse.usage(queue_id).active) == (1, 0)
+    assert assignment.attempt_id in pulse.ended
+
+
+def test_claims_follow_time_less_priority(pulse: Pulse) -> None:
+    pulse.queue()
+    low, plain, high = (pulse.submit(priority=priority) for priority in (0, 4, 9))
+    later = pulse.submit(priority=4)
+    assert [item.task.id for item in pulse.claim()] == [high, plain, later, low]
+
+
+@pytest.mark.requirement("R186")
+def test_r043_a_paused_queue_claims_nothing_and_starts_nothing(pulse: Pulse) -> None:
+    queue_id = pulse.queue()
+    task_id = pulse.submit()
+    (leased,) = pulse.claim()
+    pulse.configure(queue_id, paused=True)
+    outcome = pulse.start(leased)
+    assert (outcome.granted, outcome.code) == (False, StartCode.QUEUE_PAUSED)
+    assert pulse.claim() == []
+    view = pulse.task(task_id)
+    assert (view.state, view.wait_reason, view.row.starts_count) == (TaskState.WAITING, WaitReason.QUEUE_PAUSED, 0)
+    pulse.configure(queue_id, paused=False)
+    assert [item.task.id for item in pulse.claim()] == [task_id]
+
+
+def test_r044_a_paused_queue_takes_everything_else(pulse: Pulse) -> None:
+    queue_id = pulse.queue()
+    pulse.submit()
+    pulse.submit()
+    first, second = pulse.claim(2)
+    pulse.start_all([first, second])
+    pulse.configure(queue_id, paused=True)
+    waiting = pulse.submit()
+    assert pulse.renew(first).lease_micros is not None
+    assert pulse.succeed(first).receipt == ReceiptKind.ACCEPTED
+    pulse.cancel(waiting)
+    assert pulse.task(waiting).state == TaskState.CANCELLED
+    pulse.pass_time(31)
+    assert pulse.task(second.task.id).state == TaskState.NEEDS_REVIEW
+
+
+def test_r045_permits_limit_what_is_leased_or_running(pulse: Pulse) -> None:
+    queue_id = pulse.queue(max_concurrency=3)
+    for _ in range(8):
+        pulse.submit()
+    first = pulse.claim(10)
+    assert len(first) == 3
+    assert pulse.claim(10) == []
+    pulse.start_all(first)
+    assert pulse.claim(10) == []
+    pulse.succeed(first[0])
+    assert len(pulse.claim(10)) == 1
+    assert pulse.usage(queue_id).active == 3
+
+
+@pytest.mark.requirement("R049", "R050", "R051")
+def test_r047_a_window_opens_with_the_first_start_and_lasts_a_second(pulse: Pulse) -> None:
+    queue_id = pulse.queue(rate_per_second=2)
+    for _ in range(6):
+        pulse.submit()
+    pulse.database.clock.advance(seconds_forward=0)
+    first = pulse.claim(10)
+    assert len(first) == 2
+    message_ids = [new_id(), new_id()]
+    assert all(pulse.start(item, message).granted for item, message in zip(first, message_ids, strict=True))
+    opened = pulse.usage(queue_id).window_started_at
+    # The same message again gets the same answer and is not counted.
+    assert all(pulse.start(item, message).granted for item, message in zip(first, message_ids, strict=True))
+    pulse.renew(first[0])
+    assert (pulse.usage(queue_id).window_used, pulse.claim(10)) == (2, [])
+    pulse.database.clock.advance(seconds_forward=1.2)
+    second = pulse.claim(10)
+    assert len(second) == 2
+    pulse.start_all(second)
+    usage = pulse.usage(queue_id)
+    assert usage.window_used == 2
+    assert usage.window_started_at >= opened + 1.2 * SECOND
+
+
+def test_r053_a_claim_reserves_room_for_what_has_not_started(pulse: Pulse) -> None:
+    pulse.queue(rate_per_second=1)
+    ids = [pulse.submit() for _ in range(5)]
+    (only,) = pulse.claim(5)
+    assert pulse.claim(5) == []
+    pulse.start(only)
+    assert pulse.claim(5) == []
+    waiting = [pulse.task(task_id) for task_id in ids if task_id != only.task.id]
+    assert all(view.row.leases_count == 0 for view in waiting)
+
+
+@pytest.mark.requirement("R055")
+def test_r054_a_rate_lowered_after_the_claim_limits_starts_and_spends_nothing(pulse: Pulse) -> None:
+    queue_id = pulse.queue(rate_per_second=100)
+    for _ in range(5):
+        pulse.submit()
+    leased = pulse.claim(5)
+    pulse.configure(queue_id, rate_per_second=1)
+    message_ids = {item.attempt_id: new_id() for item in leased}
+    started: list[bytes] = []
+    for _ in range(5):
+        for item in leased:
+            if item.attempt_id in started:
+                continue
+            before = pulse.task(item.task.id).row
+            outcome = pulse.start(item, message_ids[item.attempt_id])
+            if outcome.granted:
+                started.append(item.attempt_id)
+            else:
+                assert outcome.code is StartCode.RATE_LIMITED
+                assert 0 < outcome.retry_after_micros <= SECOND
+                assert pulse.task(item.task.id).row == before
+        pulse.pass_time(1.05)
+    assert len(started) == 5
+    assert all(pulse.task(item.task.id).row.starts_count == 1 for item in leased)
+
+
+def test_a_limited_start_prolongs_its_assignment_to_half_a_minute_at_most(pulse: Pulse) -> None:
+    queue_id = pulse.queue(rate_per_second=40)
+    for _ in range(40):
+        pulse.submit()
+    leased = pulse.claim(40)
+    pulse.configure(queue_id, rate_per_second=1)
+    message_ids = {item.attempt_id: new_id() for item in leased}
+    for _ in range(29):
+        # All ask together in the same order, so the last ones are limited every time.
+        pulse.start_all(leased, message_ids)
+        pulse.pass_time(1.01)
+    states = [pulse.task(item.task.id).state for item in leased]
+    assert states == [TaskState.RUNNING] * 29 + [TaskState.LEASED] * 11
+    pulse.start_all(leased, message_ids)
+    pulse.pass_time(1.01)
+    assert pulse.task(leased[-1].task.id).state == TaskState.WAITING
+
+
+def test_r056_the_rate_moves_no_deadline(pulse: Pulse) -> None:
+    pulse.queue(rate_per_second=1)
+    ids = [pulse.submit(start_within_micros=5 * SECOND) for _ in range(20)]
+    started = 0
+    for _ in range(12):
+        for item in pulse.claim(20):
+            started += pulse.start(item).granted
+        pulse.pass_time(0.5)
+    codes = [pulse.error_code(task_id) for task_id in ids if pulse.task(task_id).state == TaskState.FAILED]
+    assert 4 <= started <= 6
+    assert codes == ["START_DEADLINE_EXCEEDED"] * (20 - started)
+
+
+def test_r057_lowered_concurrency_revokes_nothing(pulse: Pulse) -> None:
+    queue_id = pulse.queue(max_concurrency=4)
+    for _ in range(6):
+        pulse.submit()
+    running = pulse.claim(4)
+    pulse.start_all(running)
+    pulse.configure(queue_id, max_concurrency=1)
+    for item in running[:3]:
+        assert pulse.task(item.task.id).state == TaskState.RUNNING
+        pulse.succeed(item)
+        assert pulse.claim(4) == []
+    pulse.succeed(running[3])
+    assert len(pulse.claim(4)) == 1
+
+
+def test_r058_a_lowered_rate_keeps_what_the_window_has_used(pulse: Pulse) -> None:
+    queue_id = pulse.queue(rate_per_second=10)
+    for _ in range(12):
+        pulse.submit()
+    pulse.start_all(pulse.claim(8))
+    pulse.configure(queue_id, rate_per_second=5)
+    assert pulse.claim(4) == []
+    pulse.pass_time(1.1)
+    assert len(pulse.claim(10)) == 4
+
+
+def test_r060_nothing_resets_what_is_used(pulse: Pulse) -> None:
+    queue_id = pulse.queue()
+    for _ in range(5):
+        pulse.submit()
+    pulse.start_all(pulse.claim(2))
+    pulse.claim(1)
+    before, backlog = pulse.usage(queue_id), pulse.read(queue_id).unfinished_tasks
+    pulse.configure(queue_id, paused=True, max_concurrency=7, rate_per_second=7, max_unfinished_tasks=7)
+    pulse.configure(queue_id, paused=False)
+    after = pulse.usage(queue_id)
+    assert (after.active, after.leased_unstarted, after.window_used, after.window_started_at) == (
+        before.active,
+        before.leased_unstarted,
+        before.window_used,
+        before.window_started_at,
+    )
+    assert pulse.read(queue_id).unfinished_tasks == backlog
+
+
+def test_another_message_never_starts_a_running_attempt(pulse: Pulse) -> None:
+    pulse.queue()
+    pulse.submit()
+    running = pulse.run()
+    assert pulse.start(running).code is StartCode.ALREADY_STARTED
+
+
+def test_two_messages_in_one_batch_start_an_attempt_once(pulse: Pulse) -> None:
+    queue_id = pulse.queue()
+    pulse.submit()
+    (leased,) = pulse.claim()
+    outcomes = pulse.start_all([leased, leased])
+    assert [outcome.granted for outcome in outcomes] == [True, False]
+    assert pulse.usage(queue_id).window_used == 1
+
+
+def test_an_unanswered_assignment_is_undone_at_no_cost(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    (leased,) = pulse.claim()
+    pulse.pass_time(5.1)
+    view = pulse.task(task_id)
+    assert (view.state, view.row.starts_count, view.row.failed_count) == (TaskState.WAITING, 0, 0)
+    assert pulse.start(leased).code is StartCode.LEASE_LOST
+    assert not pulse.release(leased)
+    (again,) = pulse.claim()
+    assert again.attempt_id != leased.attempt_id
+
+
+def test_releases_in_a_row_wait_longer_each_time(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    assert pulse.release(pulse.claim()[0])
+    assert pulse.release(pulse.claim()[0])
+    assert (pulse.claim(), pulse.task(task_id).wait_reason) == ([], WaitReason.DELAYED)
+    pulse.pass_time(0.3)
+    assert pulse.release(pulse.claim()[0])
+    pulse.pass_time(0.3)
+    assert pulse.claim() == []
+    pulse.pass_time(0.3)
+    assert len(pulse.claim()) == 1
+
+
+@pytest.mark.requirement("R180")
+@pytest.mark.parametrize(
+    ("safety", "state"), [(SAFE, TaskState.WAITING), (RecoverySafety.MANUAL, TaskState.NEEDS_REVIEW)]
+)
+def test_r173_a_lost_lease_is_judged_by_the_recovery_safety(
+    pulse: Pulse, safety: RecoverySafety, state: TaskState
+) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    lost = pulse.run(safety=safety)
+    pulse.pass_time(20)
+    assert pulse.renew(lost).lease_micros == limits.LEASE_MICROS
+    pulse.pass_time(29)
+    assert pulse.task(task_id).state == TaskState.RUNNING
+    pulse.pass_time(2)
+    assert (pulse.task(task_id).state, pulse.error_code(task_id)) == (state, "LEASE_LOST")
+    # The zombie: nothing changes but stored evidence.
+    assert pulse.renew(lost).lease_micros is None
+    assert pulse.start(lost).code is StartCode.LEASE_LOST
+    assert pulse.succeed(lost).receipt == ReceiptKind.LATE
+    assert pulse.task(task_id).state == state
+    assert pulse.task(task_id).row.starts_count == 1
+
+
+def test_a_task_that_is_lost_too_often_is_parked(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit(retry=RetryPolicy(attempts_max=50))
+    for _ in range(limits.LOST_MAX):
+        pulse.run(safety=SAFE)
+        pulse.pass_time(31)
+        pulse.pass_time(60)
+    assert (pulse.task(task_id).state, pulse.error_code(task_id)) == (TaskState.NEEDS_REVIEW, "LOST_TOO_OFTEN")
+
+
+def test_a_result_counts_while_the_attempt_runs_though_its_lease_has_passed(pulse: Pulse) -> None:
+    pulse.queue()
+    pulse.submit()
+    running = pulse.run()
+    pulse.database.clock.advance(seconds_forward=40)
+    assert pulse.renew(running).lease_micros is None
+    assert pulse.succeed(running).receipt == ReceiptKind.ACCEPTED
+
+
+def test_a_message_id_means_one_report(pulse: Pulse) -> None:
+    pulse.queue()
+    pulse.submit()
+    running = pulse.run()
+    message_id = new_id()
+    assert pulse.succeed(running, 1, message_id).receipt == ReceiptKind.ACCEPTED
+    assert pulse.succeed(running, 1, message_id).receipt == ReceiptKind.DUPLICATE
+    other = pulse.succeed(running, 2, message_id)
+    assert (other.receipt, other.code) == (ReceiptKind.REJECTED, RejectCode.MESSAGE_CONFLICT)
+    assert pulse.succeed(running, 1).receipt == ReceiptKind.LATE
+    assert pulse.task(running.task.id).output == b"1"
+
+
+@pytest.mark.requirement("R110")
+def test_c063_reports_of_nothing_are_rejected_one_by_one(pulse: Pulse) -> None:
+    pulse.queue()
+    pulse.submit()
+    (leased,) = pulse.claim()
+    early = pulse.succeed(leased)
+    assert (early.receipt, early.code) == (ReceiptKind.REJECTED, RejectCode.NOT_STARTED)
+    pulse.start(leased)
+    unknown = pulse.report(pulse.result(leased, Outcome.SUCCEEDED, attempt_id=new_id()))
+    stolen = pulse.report(pulse.result(leased, Outcome.SUCCEEDED, token="0" * 32))
+    assert {unknown.code, stolen.code} == {RejectCode.ATTEMPT_UNKNOWN}
+    assert pulse.succeed(leased).receipt == ReceiptKind.ACCEPTED
+
+
+def test_c042_the_last_failure_ends_the_task_at_once(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit(retry=RetryPolicy(attempts_max=3, backoff_micros=3 * SECOND, backoff_micros_max=60 * SECOND))
+    for longest in (3, 6):
+        pulse.fail(pulse.run())
+        assert pulse.task(task_id).wait_reason == WaitReason.BACKOFF
+        pulse.pass_time(longest + 0.1)
+    pulse.fail(pulse.run())
+    view = pulse.task(task_id)
+    assert (view.state, view.row.failed_count, view.row.starts_count) == (TaskState.FAILED, 3, 3)
+
+
+def test_c040_put_offs_are_counted_apart(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    for _ in range(12):
+        running = pulse.run()
+        pulse.report(pulse.result(running, Outcome.DEFERRED, retry_after_micros=SECOND))
+        assert pulse.claim() == []
+        pulse.pass_time(1.1)
+    pulse.fail(pulse.run())
+    row = pulse.task(task_id).row
+    assert (row.failed_count, row.deferred_count, row.wait_reason) == (1, 12, "BACKOFF")
+    pulse.pass_time(2.1)
+    assert len(pulse.claim()) == 1
+
+
+def test_c044_a_deadline_ends_the_task_and_no_second_attempt_follows(pulse: Pulse) -> None:
+    pulse.queue()
+    retry = RetryPolicy(attempts_max=6)
+    task_id = pulse.submit(deadline_micros=10 * SECOND, retry=retry)
+    running = pulse.run(safety=SAFE)
+    pulse.pass_time(10.1)
+    assert (pulse.task(task_id).state, pulse.error_code(task_id)) == (TaskState.FAILED, "DEADLINE_EXCEEDED")
+    assert pulse.claim() == []
+    assert pulse.succeed(running).receipt == ReceiptKind.LATE
+    assert pulse.task(task_id).state == TaskState.FAILED
+
+
+def test_r128_three_limits_give_three_codes(pulse: Pulse) -> None:
+    pulse.queue()
+    never = pulse.submit(start_within_micros=5 * SECOND)
+    pulse.pass_time(5.1)
+    slow = pulse.submit(attempt_timeout_micros=3 * SECOND)
+    pulse.run()
+    pulse.pass_time(3.1)
+    late = pulse.submit(deadline_micros=4 * SECOND)
+    pulse.pass_time(4.1)
+    codes = [pulse.error_code(task_id) for task_id in (never, slow, late)]
+    assert codes == ["START_DEADLINE_EXCEEDED", "ATTEMPT_TIMED_OUT", "DEADLINE_EXCEEDED"]
+
+
+def test_c081_a_timed_out_attempt_frees_its_permit(pulse: Pulse) -> None:
+    queue_id = pulse.queue(max_concurrency=1)
+    retry = RetryPolicy(attempts_max=2, backoff_micros=SECOND)
+    task_id = pulse.submit(attempt_timeout_micros=2 * SECOND, retry=retry)
+    for _ in range(2):
+        pulse.run(safety=SAFE)
+        pulse.pass_time(2.1)
+        assert pulse.usage(queue_id).active == 0
+        pulse.pass_time(3)
+    view = pulse.task(task_id)
+    assert (view.state, view.row.starts_count, pulse.error_code(task_id)) == (
+        TaskState.FAILED,
+        2,
+        "ATTEMPTS_EXHAUSTED",
+    )
+
+
+@pytest.mark.parametrize(
+    ("class_", "safety", "state"),
+    [
+        (ErrorClass.RETRYABLE, RecoverySafety.MANUAL, "WAITING"),
+        (ErrorClass.NON_RETRYABLE, SAFE, "FAILED"),
+        (ErrorClass.UNKNOWN_OUTCOME, SAFE, "WAITING"),
+        (ErrorClass.UNKNOWN_OUTCOME, RecoverySafety.MANUAL, "NEEDS_REVIEW"),
+        (ErrorClass.NEEDS_HUMAN, SAFE, "NEEDS_REVIEW"),
+        (ErrorClass.UNCLASSIFIED, SAFE, "WAITING"),
+        (ErrorClass.UNCLASSIFIED, RecoverySafety.MANUAL, "NEEDS_REVIEW"),
+    ],
+)
+def test_r171_each_class_of_failure_has_its_way(
+    pulse: Pulse, class_: ErrorClass, safety: RecoverySafety, state: str
+) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    pulse.fail(pulse.run(safety=safety), class_)
+    assert pulse.task(task_id).state == state
+
+
+@pytest.mark.parametrize(
+    ("safety", "ran", "state"),
+    [(SAFE, True, "WAITING"), (SAFE, False, "WAITING"), (RecoverySafety.MANUAL, True, "NEEDS_REVIEW")],
+)
+def test_r170_what_a_drain_gives_back_is_judged_at_once(
+    pulse: Pulse, safety: RecoverySafety, *, ran: bool, state: str
+) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    running = pulse.run(safety=safety)
+    pulse.report(pulse.result(running, Outcome.RETURNED, ran=ran))
+    assert pulse.task(task_id).state == state
+    if state == "WAITING":
+        pulse.sweep()
+        assert [item.task.id for item in pulse.claim()] == [task_id]
+
+
+def test_c033_an_output_that_is_too_large_closes_the_attempt(pulse: Pulse) -> None:
+    pulse.queue()
+    for safety, state in ((SAFE, TaskState.FAILED), (RecoverySafety.MANUAL, TaskState.NEEDS_REVIEW)):
+        task_id = pulse.submit()
+        running = pulse.run(safety=safety)
+        fault = RejectCode.OUTPUT_TOO_LARGE
+        outcome = pulse.report(pulse.result(running, Outcome.SUCCEEDED, output=b"1", output_fault=fault))
+        assert (outcome.receipt, outcome.code, outcome.task_state) == (ReceiptKind.ACCEPTED, fault, state)
+        assert pulse.error_code(task_id) == fault
+        assert pulse.task(task_id).output is None
+
+
+@pytest.mark.requirement("R133")
+def test_r065_a_cancel_settles_no_unknown_outcome(pulse: Pulse) -> None:
+    queue_id = pulse.queue()
+    task_id = pulse.submit()
+    pulse.fail(pulse.run(), ErrorClass.UNKNOWN_OUTCOME)
+    answer = pulse.cancel(task_id)
+    assert answer.data["task"] == {"id": task_id.hex(), "state": "NEEDS_REVIEW", "cancel_requested": True}
+    assert pulse.read(queue_id).unfinished_tasks == 1
+
+
+def test_c052_a_cancelled_waiting_task_never_runs(pulse: Pulse) -> None:
+    pulse.queue(max_concurrency=1)
+    first = pulse.submit()
+    second = pulse.submit(retry=RetryPolicy(attempts_max=5))
+    running = pulse.run()
+    pulse.cancel(second)
+    pulse.succeed(running)
+    assert running.task.id == first
+    assert pulse.claim() == []
+    assert pulse.cancel(second).data["task"]["state"] == "CANCELLED"
+    assert pulse.task(second).row.starts_count == 0
+
+
+def test_a_cancel_reaches_a_delayed_a_backed_off_and_a_leased_task(pulse: Pulse) -> None:
+    pulse.queue()
+    delayed = pulse.submit(delay_micros=SECOND)
+    pulse.cancel(delayed)
+    backed_off = pulse.submit()
+    pulse.fail(pulse.run())
+    pulse.cancel(backed_off)
+    leased = pulse.submit()
+    (assignment,) = pulse.claim()
+    pulse.cancel(leased)
+    assert pulse.start(assignment).code is StartCode.LEASE_LOST
+    assert {pulse.task(task_id).state for task_id in (delayed, backed_off, leased)} == {TaskState.CANCELLED}
+    pulse.pass_time(10)
+    assert pulse.claim() == []
+
+
+def test_a_wanted_cancel_reaches_the_worker_and_makes_its_failure_final(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    running = pulse.run()
+    pulse.cancel(task_id, "changed my mind")
+    assert pulse.cancels == {task_id: "changed my mind"}
+    assert pulse.renew(running).cancel == "changed my mind"
+    pulse.fail(running)
+    assert pulse.task(task_id).state == TaskState.CANCELLED
+
+
+def test_r133_a_handler_that_ignores_a_cancel_succeeds(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    running = pulse.run()
+    pulse.cancel(task_id)
+    pulse.succeed(running)
+    assert pulse.task(task_id).state == TaskState.SUCCEEDED
+
+
+def test_an_unasked_cancelled_is_an_unknown_outcome(pulse: Pulse) -> None:
+    pulse.queue()
+    task_id = pulse.submit()
+    pulse.report(pulse.result(pulse.run(), Outcome.CANCELLED))
+    assert (pulse.task(task_id).state, pulse.error_code(task_id)) == (TaskState.NEEDS_REVIEW, "CANCELLED_UNASKED")
+
+
+def test_c099_four_byte_characters_come_back_unchanged(pulse: Pulse) -> None:
+    text = "💾 𠮷 你 ' \" \\ %s %(x)s"
+    pulse.queue()
+    task_id = pulse.submit(params=dumps({"t": text}), business_key=text, labels=dumps({"l": text}).decode())
+    (leased,) = pulse.claim()
+    assert leased.payload.params == dumps({"t": text})
+    pulse.start(leased)
+    pulse.succeed(leased, {"t": text})
+    view = pulse.task(task_id).as_json()
+    assert (view["params"], view["output"], view["labels"], view["business_key"]) == (
+        {"t": text},
+        {"t": text},
+        {"l": text},
+        text,
+    )
+
+
+def test_r060_a_lost_session_and_its_leases_reset_nothing(pulse: Pulse) -> None:
+    queue_id = pulse.queue(max_concurrency=2)
+    for _ in range(4):
+        pulse.submit()
+    pulse.start_all(pulse.claim(2, safety=SAFE))
+    pulse.session_id = new_id()
+    assert (pulse.claim(), pulse.usage(queue_id).active) == ([], 2)
+    pulse.pass_time(31)
+    assert pulse.usage(queue_id).active == 0
