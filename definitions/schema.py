@@ -6,6 +6,7 @@ A schema may refer only to itself (`#/...`): nothing is ever fetched. Validating
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,10 @@ _TYPES = frozenset({*_SIMPLE, "object", "array"})
 _REFERENCES = ("$ref", "$dynamicRef")
 _REF_DEPTH_MAX = 8
 _VIOLATIONS_MAX = 20
+_APPLIED_MAX = 1_000  # schemas applied to one value, references followed
+
+# Objects whose keys are the author's names and whose values are schemas.
+_MAPS_OF_SCHEMAS = frozenset({(key,) for key in ("properties", "$defs", "patternProperties", "dependentSchemas")})
 assert DOUBLE.kind is not NUMBER.kind, "a JSON number may be written without a fraction and is then an int"
 
 
@@ -32,7 +37,7 @@ def violations(schema: Json) -> list[tuple[Location, str]]:
     """Return where and why `schema` is no JSON Schema, at most twenty places."""
     if _is_plain(schema):
         return []
-    found: dict[Location, str] = {}
+    found: dict[Location, str] = dict(_bad_patterns(schema))
     for error in _meta_validator().iter_errors(schema):
         found.setdefault(tuple(error.absolute_path), _words(error))
         if len(found) >= _VIOLATIONS_MAX:
@@ -44,6 +49,23 @@ def _words(error: ValidationError) -> str:
     if error.validator == "enum" or (error.validator == "anyOf" and [*error.absolute_path][-1:] == ["type"]):
         return f"{str(error.instance)[:40]!r} is not a type; types are {', '.join(sorted(_TYPES))}"
     return error.message[:200]
+
+
+def _bad_patterns(schema: Json) -> Iterator[tuple[Location, str]]:
+    # The metaschema leaves the syntax of patterns to a format, which it does not check.
+    for location, holder in _subschemas(schema, ()):
+        if location[-1:] in _MAPS_OF_SCHEMAS:
+            continue
+        patterns: list[tuple[Location, object]] = [((*location, "pattern"), holder.get("pattern"))]
+        by_name = holder.get("patternProperties")
+        if isinstance(by_name, dict):
+            patterns += [((*location, "patternProperties", name), name) for name in by_name]
+        for place, pattern in patterns:
+            if isinstance(pattern, str):
+                try:
+                    re.compile(pattern)
+                except (re.error, RecursionError, OverflowError) as error:
+                    yield place, f"not a regular expression: {error}"[:200]
 
 
 @lru_cache(maxsize=1)
@@ -105,6 +127,55 @@ def foreign_references(schema: Json) -> Iterator[tuple[Location, str]]:
             yield (*location, "$schema"), f"the dialect is {DIALECT}"
 
 
+def endless_reference(schema: Json) -> Location | None:
+    """Return where a schema applies itself to the same value again, or so many schemas that validating has no end."""
+    sizes: dict[int, int] = {}
+
+    def size(part: Json, location: Location, above: frozenset[int]) -> int:
+        if not isinstance(part, dict):
+            return 1
+        if id(part) in above:
+            raise _Endless(location)
+        if id(part) not in sizes:
+            inner = above | {id(part)}
+            total = 1 + sum(size(other, (*location, key), inner) for key, other in _applied_in_place(schema, part))
+            if total > _APPLIED_MAX:
+                raise _Endless(location)
+            sizes[id(part)] = total
+        return sizes[id(part)]
+
+    try:
+        for location, holder in _subschemas(schema, ()):
+            size(holder, location, frozenset())
+    except _Endless as endless:
+        return endless.location
+    return None
+
+
+class _Endless(Exception):
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
+        self.location = location
+
+
+def _applied_in_place(root: Json, schema: dict[str, Json]) -> Iterator[tuple[str, Json]]:
+    """Yield the schemas that are applied to the very value that `schema` is applied to."""
+    for key in _REFERENCES:
+        target = schema.get(key)
+        if isinstance(target, str) and target.startswith("#"):
+            yield key, resolve(root, target)
+    for key in ("allOf", "anyOf", "oneOf"):
+        several = schema.get(key)
+        if isinstance(several, list):
+            yield from ((key, each) for each in several)
+    for key in ("not", "if", "then", "else"):
+        if key in schema:
+            yield key, schema[key]
+    dependent = schema.get("dependentSchemas")
+    if isinstance(dependent, dict):
+        yield from (("dependentSchemas", each) for each in dependent.values())
+
+
 def _subschemas(value: Json, location: Location) -> Iterator[tuple[Location, dict[str, Json]]]:
     # Every object is looked at, also where it is no schema but a default or an example: a `$ref` there is refused too.
     if isinstance(value, dict):
@@ -132,12 +203,12 @@ def resolve(root: Json, reference: str) -> Json | None:
 
 
 def bad_defaults(schema: Json) -> Iterator[tuple[Location, str]]:
-    """Yield each `default` that does not fit the very schema it stands in; the schema must be valid."""
+    """Yield each `default` that does not fit the very schema it stands in; the schema must be valid and end."""
+    root = Draft202012Validator(schema)
     for location, holder in _subschemas(schema, ()):
-        if "default" not in holder or (location and location[-1] in ("properties", "$defs")):
+        if "default" not in holder or location[-1:] in _MAPS_OF_SCHEMAS:
             continue
-        local = {key: value for key, value in holder.items() if key not in _REFERENCES}
-        error = next(iter(Draft202012Validator(local).iter_errors(holder["default"])), None)
+        error = next(iter(root.evolve(schema=holder).iter_errors(holder["default"])), None)
         if error is not None:
             yield (*location, "default"), error.message[:200]
 

@@ -7,7 +7,7 @@ from definitions.codes import Code
 from definitions.fields import Fields, Keys
 from definitions.findings import Findings
 from definitions.model import RetryModel, TaskModel, TaskOptions
-from definitions.schema import Location, bad_defaults, foreign_references, violations
+from definitions.schema import Location, bad_defaults, endless_reference, foreign_references, violations
 from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, has_broken, to_json
 from orbit.jsontext import Json
 
@@ -92,10 +92,16 @@ def _is_sound(schema: Json, node: YamlNode, findings: Findings) -> bool:
     references = list(foreign_references(schema))
     for location, message in references:
         findings.at(Code.SCHEMA_REFERENCE, _place_of(node, location), message)
+    endless = None if references else endless_reference(schema)
+    if endless is not None:
+        message = "the schema applies itself to the same value again, or too many schemas at once: it would not end"
+        findings.at(Code.SCHEMA_REFERENCE, _place_of(node, endless), message)
+    if references or endless is not None:
+        return False
     defaults = list(bad_defaults(schema))
     for location, message in defaults:
         findings.at(Code.SCHEMA_DEFAULT, _place_of(node, location), f"the default does not fit its schema: {message}")
-    return not references and not defaults
+    return not defaults
 
 
 def _place_of(node: YamlNode, location: Location) -> tuple[int, int]:
