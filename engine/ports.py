@@ -42,7 +42,7 @@ class Flows:
     """The graphs of published versions, made ready once and kept while they are used. A version never changes."""
 
     def __init__(self, load: GraphLoader, *, kept: int = FLOWS_KEPT) -> None:
-        self._load = load
+        self.load = load
         self._kept = kept
         self._flows: OrderedDict[tuple[bytes, str, int], Flow] = OrderedDict()
 
@@ -51,7 +51,7 @@ class Flows:
         key = (namespace_id, workflow, version)
         flow = self._flows.get(key)
         if flow is None:
-            flow = Flow(self._load(tx, namespace_id, workflow, version))
+            flow = Flow(self.load(tx, namespace_id, workflow, version))
             self._flows[key] = flow
             if len(self._flows) > self._kept:
                 self._flows.popitem(last=False)

@@ -136,18 +136,19 @@ class Runner:
             pause = min(pause * 2, IDLE_SECONDS)
 
     def _round(self, tx: Transaction, *, is_due_time: bool) -> Round:
-        found, due_in = self._probe(tx, is_due_time=is_due_time)
+        found, due_in = self.probe(tx, is_due_time=is_due_time)
         self._found = found
         if not found.instance_ids:
             return Round((), 0, due_in)
-        works, now = self._advance(tx, found)
+        works, now = self.advance(tx, found)
         changed = tuple(work.instance.id for work in works if work.instance.revision != work.stored.instance.revision)
         due_at = next_due(works)
         if due_at is not None:
             due_in = min(due_at - now, due_in) if due_in is not None else due_at - now
         return Round(changed, len(works), due_in)
 
-    def _probe(self, tx: Transaction, *, is_due_time: bool) -> tuple[Found, Micros | None]:
+    def probe(self, tx: Transaction, *, is_due_time: bool) -> tuple[Found, Micros | None]:
+        """Find instances to look at, without locks, and say in how many microseconds the next timer is due."""
         stimuli = stimuli_probe(tx, after=self._begin, limit=STIMULI_MAX)
         instances = dict.fromkeys(instance_id for _, instance_id in stimuli)
         due_in: Micros | None = None
@@ -163,7 +164,8 @@ class Runner:
         is_whole = len(stimuli) == STIMULI_MAX and len(ids) == len(stimuli)
         return Found(chosen, ids, stimuli[-1][0] if is_whole else _BEGINNING), due_in
 
-    def _advance(self, tx: Transaction, found: Found) -> tuple[list[Work], Micros]:
+    def advance(self, tx: Transaction, found: Found) -> tuple[list[Work], Micros]:
+        """Lock what was found, read it again, advance it and write; what others hold or have done is left out."""
         locked = instances_lock(tx, found.instance_ids)
         pending = self._pending(tx, locked, found)
         held = [stored for stored in locked if is_held_by_engine(stored.instance)]
@@ -200,7 +202,7 @@ class Runner:
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
             part = Found(half, found.stimulus_ids)
             try:
-                self._database.transaction(partial(self._advance, found=part), pool=Pool.DISPATCH)
+                self._database.transaction(partial(self.advance, found=part), pool=Pool.DISPATCH)
             except Unavailable:
                 raise
             except Exception as failed:  # noqa: BLE001  (as in run_once)
