@@ -21,8 +21,8 @@ from orbit.jsontext import Json, JsonError, digest, parse
 ModelT = TypeVar("ModelT", bound=Request)
 
 _AT = r"(?: - at `(?P<path>\$[^`]*|key` in `\$[^`]*)`)?\Z"
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`" + _AT, re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<field>.*)`" + _AT, re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + _AT, re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<field>.*?)`" + _AT, re.DOTALL)
 _OTHER = re.compile(r"(?P<words>.*?)" + _AT, re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 

@@ -6,6 +6,7 @@ outside in: no new work, then what is in flight, then the batches, then the data
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -81,12 +82,13 @@ class Node:
                 node=name,
             ),
         )
+        self.workflows = Workflows(database)
         node_resource = NodeResource(self.state, self.metrics, probe=self._probe, collectors=self._collectors)
         self.operations = [
             *node_resource.operations(),
             *Queues(database).operations(),
             *Tasks(database, self.pulse).operations(),
-            *Workflows(database).operations(),
+            *self.workflows.operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),
@@ -119,6 +121,7 @@ class Node:
         self.runner.stop()
         self.starter.stop()
         self.pulse.stop()
+        self.workflows.stop()
         self.watchdog.stop()
 
     def _probe(self) -> None:
@@ -151,6 +154,7 @@ def serve(settings: Settings, *, shared_port: bool = False, on_listening: Callab
     """
     installation_check()
     logs_configure(level=settings.log_level)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     require_current(settings.database_url)
     limits = ConnectionLimits(pool_size=settings.database_pool_size)
     database = Database.open(settings.database_url, limits)

@@ -1,6 +1,7 @@
 """Workflows: check, publish, read. The language is the compiler's, versions are the registry's.
 
-Compilation is pure Python that may take a while, so it runs in gevent's thread pool and never holds the loop.
+Compilation is pure Python that may take a while, so it runs in a native thread and never holds the loop; one thread, so
+that a burst of publications can't take the processor from dispatch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-import gevent
+from gevent.threadpool import ThreadPool
 
 from api.calls import Call, Operation, Reply
 from api.models.instances import Bounds, CheckResult, Graph, PublishResult, Workflow, WorkflowVersion
@@ -46,6 +47,11 @@ class Workflows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._compilers = ThreadPool(1)
+
+    def stop(self) -> None:
+        """End the compiler's thread."""
+        self._compilers.kill()
 
     def operations(self) -> list[Operation]:
         """Declare what can be done with workflows."""
@@ -70,7 +76,7 @@ class Workflows:
 
     def publish(self, call: Call) -> Reply:
         """Publish a version; the same content under the same number is a replay whatever its key."""
-        compiled = _compile(call)
+        compiled = self._compile(call)
         _check_queues(compiled, call.caller)
         command = call.command("workflow.publish", meaning=digest({"source": compiled.digest.hex()}))
         is_known = False
@@ -101,7 +107,7 @@ class Workflows:
 
     def check(self, call: Call) -> Reply:
         """Compile a definition; a bad one is a good answer."""
-        compiled = _compile(call)
+        compiled = self._compile(call)
         return call.data(
             {
                 "valid": compiled.graph is not None,
@@ -150,6 +156,10 @@ class Workflows:
         """Read a version's bounds."""
         return call.data(json.loads(self._content(call).graph)["bounds"])
 
+    def _compile(self, call: Call) -> Compiled:
+        text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
+        return self._compilers.apply(compile_definition, (text,))
+
     def _content(self, call: Call) -> VersionContent:
         return self._read(call, lambda tx, name, number: version_get_content(tx, call.namespace_id, name, number))
 
@@ -160,11 +170,6 @@ class Workflows:
             message = "a version is a number from 1"
             raise NotFound(message)
         return self._database.transaction(lambda tx: read(tx, name, number))
-
-
-def _compile(call: Call) -> Compiled:
-    text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
-    return gevent.get_hub().threadpool.apply(compile_definition, (text,))
 
 
 def _check_queues(compiled: Compiled, caller: Credential) -> None:

@@ -56,11 +56,13 @@ class Got:
 class Api:
     """The application of some operations over a database; callers are made by `caller`."""
 
-    def __init__(self, database: Database, operations: Iterable[Operation]) -> None:
+    def __init__(
+        self, database: Database, operations: Iterable[Operation], authenticator: Authenticator | None = None
+    ) -> None:
         self.database = database
         self.operations = list(operations)
         self.document = document_make(self.operations, version="0.0.0")
-        self.authenticator = Authenticator(database)
+        self.authenticator = authenticator or Authenticator(database)
         self.observed: list[tuple[str, str, int]] = []
         app = app_make(
             self.operations,

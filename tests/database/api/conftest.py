@@ -1,17 +1,26 @@
-"""An API over the test's database, without sockets."""
+"""An API over the test's database, without sockets: a whole node whose loops are not started."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from api.resources.journal import Journal
-from api.resources.queues import Queues
+from api.server import Node
 from orbit.database import Database
 from tests.support.http import Api, Caller
 
 
 @pytest.fixture
-def api(database: Database) -> Api:
+def node(database: Database) -> Iterator[Node]:
+    """A node that serves, but neither claims nor sweeps nor advances by itself."""
+    made = Node(database, name="test")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def api(database: Database, node: Node) -> Api:
     """The application with all resources."""
-    return Api(database, [*Queues(database).operations(), *Journal(database).operations()])
+    return Api(database, node.operations, node.authenticator)
 
 
 @pytest.fixture
