@@ -1,14 +1,14 @@
 """The messages of `orbit.worker.v1` as the server reads and writes them.
 
 A frame is read in two steps: its head with the items as raw JSON, then each item by itself, so that one bad item is
-refused alone. NaN and Infinity are no JSON, yet common encoders write them: a frame that is wrong only by them is read
-leniently and the items that hold one are marked, since closing the socket would lose the other results of the frame.
+refused alone. NaN, Infinity and lone surrogates are no JSON, yet common encoders write them: a frame that is wrong only
+by them is read leniently and the items that hold one are marked, since closing the socket would lose the other results.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -135,11 +135,6 @@ class Capacity(Struct):
     capacity: Annotated[int, Meta(ge=0, le=100_000)]
 
 
-class _ItemHead(Struct):
-    message_id: MessageId | None = None
-    attempt_id: MessageId | None = None
-
-
 class BadFrame(Exception):
     """A frame that is no JSON object with a `type`."""
 
@@ -153,7 +148,8 @@ class BadItem(Struct):
 
 
 _envelope = msgspec.json.Decoder(Envelope)
-_item_head = msgspec.json.Decoder(_ItemHead)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_ID = re.compile(rb'"([0-9a-f]{32})"')
 _encoder = msgspec.json.Encoder()
 
 
@@ -170,18 +166,12 @@ def read_envelope(text: bytes) -> Envelope:
 
 
 def _read_leniently(text: bytes, reason: str) -> Envelope:
-    """Read a frame whose only fault is NaN or Infinity: the items that hold one are marked `not_json`."""
-    found: list[str] = []
-
-    def constant(name: str) -> float:
-        found.append(name)
-        return math.nan
-
+    """Read a frame whose only faults are NaN, Infinity or lone surrogates: the items that hold one are marked."""
     try:
-        content: Any = json.loads(text, parse_constant=constant)
+        content: Any = json.loads(text)
     except (ValueError, RecursionError):
         raise BadFrame(reason) from None
-    if not found or not isinstance(content, dict) or not isinstance(content.get("items"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("items"), list):
         raise BadFrame(reason)
     kind = content.get("type")
     if not isinstance(kind, str):
@@ -191,11 +181,11 @@ def _read_leniently(text: bytes, reason: str) -> Envelope:
 
 def _marked(item: Any) -> Raw:
     try:
-        text = json.dumps(item, allow_nan=False)
+        text = jsontext.dumps(item)
     except ValueError:
         named = {key: value for key, value in item.items() if isinstance(value, str)} if isinstance(item, dict) else {}
-        text = json.dumps(named | {"not_json": True})
-    return Raw(text.encode("utf-8", "replace"))
+        text = json.dumps(named | {"output": None, "not_json": True}).encode("ascii")
+    return Raw(text)
 
 
 def read_items(raws: Iterable[Raw], decoder: msgspec.json.Decoder[ItemT]) -> tuple[list[ItemT], list[BadItem]]:
@@ -211,11 +201,14 @@ def read_items(raws: Iterable[Raw], decoder: msgspec.json.Decoder[ItemT]) -> tup
 
 
 def _bad_item(raw: Raw, reason: str) -> BadItem:
+    """Find the ids of an item that is wrong elsewhere, so that it can be answered."""
     try:
-        head = _item_head.decode(raw)
+        fields = _fields.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        head = _ItemHead()
-    return BadItem(head.message_id, head.attempt_id, reason)
+        fields = {}
+    found = {name: _ID.fullmatch(bytes(fields[name])) for name in ("message_id", "attempt_id") if name in fields}
+    ids = {name: match[1].decode("ascii") for name, match in found.items() if match is not None}
+    return BadItem(ids.get("message_id"), ids.get("attempt_id"), reason)
 
 
 hello_decoder = msgspec.json.Decoder(Hello)

@@ -296,9 +296,11 @@ class WorkerSession:
         else:
             answers = [_started(outcome) for outcome in outcomes]
         answers += [
-            {"message_id": item.message_id, "granted": False, "code": "INVALID_ITEM"} for item in bad if item.message_id
+            {"message_id": item.message_id, "granted": False, "code": "INVALID_ITEM", "message": item.reason}
+            for item in bad
+            if item.message_id
         ]
-        self._answer("started", answers, bad)
+        self._answer("started", answers, [item for item in bad if not item.message_id])
 
     def _result(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.result_decoder)
@@ -319,11 +321,11 @@ class WorkerSession:
                 for outcome in outcomes
             ]
         answers += [
-            {"message_id": item.message_id, "receipt": "REJECTED", "code": "INVALID_ITEM"}
+            {"message_id": item.message_id, "receipt": "REJECTED", "code": "INVALID_ITEM", "message": item.reason}
             for item in bad
             if item.message_id
         ]
-        self._answer("recorded", answers, bad)
+        self._answer("recorded", answers, [item for item in bad if not item.message_id])
 
     def _renew(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.claim_decoder)
@@ -334,8 +336,12 @@ class WorkerSession:
             answers = [{"attempt_id": item.attempt_id, "code": "UNAVAILABLE"} for item in good]
         else:
             answers = [_renewed(outcome) for outcome in outcomes]
-        answers += [{"attempt_id": item.attempt_id, "code": "INVALID_ITEM"} for item in bad if item.attempt_id]
-        self._answer("renewed", answers, bad)
+        answers += [
+            {"attempt_id": item.attempt_id, "code": "INVALID_ITEM", "message": item.reason}
+            for item in bad
+            if item.attempt_id
+        ]
+        self._answer("renewed", answers, [item for item in bad if not item.attempt_id])
 
     def _release(self, envelope: frames.Envelope, session: Session) -> None:
         good, bad = frames.read_items(envelope.items, frames.claim_decoder)
@@ -348,8 +354,12 @@ class WorkerSession:
                 {"attempt_id": item.attempt_id, "code": "RELEASED" if released else "NOT_HELD"}
                 for item, released in zip(good, outcomes, strict=True)
             ]
-        answers += [{"attempt_id": item.attempt_id, "code": "INVALID_ITEM"} for item in bad if item.attempt_id]
-        self._answer("released", answers, bad)
+        answers += [
+            {"attempt_id": item.attempt_id, "code": "INVALID_ITEM", "message": item.reason}
+            for item in bad
+            if item.attempt_id
+        ]
+        self._answer("released", answers, [item for item in bad if not item.attempt_id])
 
     def _progress(self, envelope: frames.Envelope, _session: Session) -> None:
         """Keep progress; it has no answer, so what can't be kept is only complained about."""
@@ -378,13 +388,12 @@ class WorkerSession:
             log.exception("worker.frame_failed")
             return self._limits.bug_retry_after_ms
 
-    def _answer(self, kind: str, answers: Sequence[Mapping[str, Any]], bad: Sequence[frames.BadItem]) -> None:
-        """Send the answers of one message as one, and what was wrong with its bad items."""
+    def _answer(self, kind: str, answers: Sequence[Mapping[str, Any]], unanswered: Sequence[frames.BadItem]) -> None:
+        """Send the answers of one message as one; items that can't be answered are complained about together."""
         texts = list(frames.item_messages(kind, answers))
-        texts += [
-            frames.message("error", code="INVALID_ITEM", message=item.reason, message_id=item.message_id)
-            for item in bad
-        ]
+        if unanswered:
+            reason = f"{len(unanswered)} items can't be answered, the first: {unanswered[0].reason}"
+            texts.append(frames.message("error", code="INVALID_ITEM", message=reason))
         if texts:
             self._socket.offer(texts)
 

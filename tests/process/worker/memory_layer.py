@@ -65,7 +65,7 @@ class MemoryLayer:
     """Sessions, tasks and attempts; `log` counts what was asked."""
 
     lease_ms: int = 5_000
-    keep_leases: bool = False
+    assign_ms: int = 1_000
     attempt_timeout_ms: int = 60_000
     limited_starts: int = 0
     unavailable_results: int = 0
@@ -138,7 +138,7 @@ class MemoryLayer:
         task["attempt"] += 1
         task["state"] = "LEASED"
         attempt = MemoryAttempt(task_id, os.urandom(16), os.urandom(16).hex(), session.id)
-        attempt.lease_until = time.monotonic() + self.lease_ms / 1000
+        attempt.lease_until = time.monotonic() + self.assign_ms / 1000
         self.attempts[attempt.attempt_id] = attempt
         return Assignment(
             session_id=session.id,
@@ -200,6 +200,7 @@ class MemoryLayer:
         if self.limited_starts > 0:
             self.limited_starts -= 1
             code = StartCode.RATE_LIMITED
+            attempt.lease_until = time.monotonic() + self.assign_ms / 1000
             return StartOutcome(item.message_id, granted=False, code=code, retry_after_micros=20_000)
         attempt.state = "RUNNING"
         attempt.start_message = item.message_id
@@ -366,8 +367,7 @@ def running_node(
 
         def sweep() -> None:
             while not stopped.wait(0.02):
-                if not layer.keep_leases:
-                    layer.expire_leases()
+                layer.expire_leases()
 
         running.call(lambda: gevent.spawn(sweep))
         try:

@@ -193,8 +193,7 @@ def test_a_refused_start_never_runs_the_handler() -> None:
         worker.start()
 
         def submit() -> None:
-            layer.keep_leases = False
-            layer.lease_ms = 200
+            layer.assign_ms = 200
             layer.submit(params=1)
 
         node.call(submit)
