@@ -1,7 +1,7 @@
 """The step graph as a JSON document, and back: what is stored with a published version.
 
-`format` numbers the form. Expressions are kept as text with their place in the file and compiled again on loading, so
-that a stored graph never depends on how this version of Orbit compiles. Loading is not cheap: callers keep the graph.
+`format` numbers the form. Expressions are kept as text with their place in the file, so that a stored graph never
+depends on how this version of Orbit compiles. They are compiled when they are first used: callers keep the graph.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from definitions.bounds import Bounds
-from definitions.expression import Expression, compile_expression
+from definitions.expression import Expression, stored_expression
 from definitions.graph import (
     BranchSpec,
     Case,
@@ -29,7 +29,7 @@ from definitions.graph import (
     WaitSpec,
 )
 from definitions.positions import Positions
-from definitions.template import Template, compile_template
+from definitions.template import Template, stored_template
 from orbit.jsontext import Json
 
 FORMATS_READ = frozenset({1})
@@ -108,7 +108,11 @@ def _node_from_json(document: Document) -> Node:
 def _expression_to_json(expression: Expression | None) -> Document | None:
     if expression is None:
         return None
-    return {"text": expression.source, "at": [list(run) for run in expression.positions.runs]}
+    return {
+        "text": expression.source,
+        "at": [list(run) for run in expression.positions.runs],
+        "steps": sorted(expression.step_references),
+    }
 
 
 def _positions(runs: list[list[int]]) -> Positions:
@@ -120,14 +124,16 @@ def _expression_from_json(document: Document | None) -> Expression | None:
 
 
 def _certain_expression(document: Document) -> Expression:
-    return compile_expression(document["text"], positions=_positions(document["at"]))
+    return stored_expression(
+        document["text"], positions=_positions(document["at"]), step_references=frozenset(document["steps"])
+    )
 
 
 def _template_to_json(template: Template | None) -> Document | None:
     if template is None:
         return None
     at = {pointer: [list(run) for run in positions.runs] for pointer, positions in template.places.items()}
-    return {"value": template.source, "at": at}
+    return {"value": template.source, "at": at, "steps": sorted(template.step_references)}
 
 
 def _template_from_json(document: Document | None) -> Template | None:
@@ -136,7 +142,7 @@ def _template_from_json(document: Document | None) -> Template | None:
 
 def _certain_template(document: Document) -> Template:
     places = {pointer: _positions(runs) for pointer, runs in document["at"].items()}
-    return compile_template(document["value"], places)
+    return stored_template(document["value"], places=places, step_references=frozenset(document["steps"]))
 
 
 def _task_to_json(task: TaskSpec) -> Document:

@@ -46,14 +46,20 @@ class Located:
 class Template:
     """A compiled template: immutable and safe to share. Equal if it is written equally at the same place."""
 
-    __slots__ = ("_render", "expressions", "places", "source", "step_references")
+    __slots__ = ("_render", "places", "source", "step_references")
 
-    def __init__(self, source: Json, render: Renderer, *, expressions: tuple[Expression, ...], places: Places) -> None:
+    def __init__(
+        self, source: Json, render: Renderer | None, *, step_references: frozenset[str], places: Places
+    ) -> None:
         self.source = source
-        self.expressions = expressions
-        self.places = places  # JSON pointer of a string with holes → where it stands in the file
-        self.step_references: frozenset[str] = frozenset().union(*(item.step_references for item in expressions))
-        self._render = render
+        self.places = places  # JSON pointer of a string with `${` → where it stands in the file
+        self.step_references = step_references  # ids of the steps whose output it reads
+        self._render = self._render_first if render is None else render
+
+    def _render_first(self, scope: Mapping[str, Json]) -> Json:
+        """Compile a stored template when it is first used: loading a large graph must not hold the loop."""
+        self._render, _ = _Builder(None, self.places).build(self.source, "")
+        return self._render(scope)
 
     def render(self, scope: Mapping[str, Json]) -> Json:
         """Fill the holes over `scope` and return the JSON value.
@@ -61,10 +67,9 @@ class Template:
         Raises EvaluationError, also (RESULT_TOO_LARGE) where the value is certainly longer than 64 KiB of JSON.
         """
         value = self._render(scope)
-        if self.expressions and _longer_than(value, VALUE_BYTES_MAX):
-            first = self.expressions[0]
+        if self.places and _longer_than(value, VALUE_BYTES_MAX):
             fault = Fault(FaultCode.RESULT_TOO_LARGE, f"the value is larger than {VALUE_BYTES_MAX} bytes", 0)
-            raise EvaluationError(fault, first.source, first.positions)
+            raise EvaluationError(fault, "${ ... }", next(iter(self.places.values())))
         return value
 
     def __eq__(self, other: object) -> bool:
@@ -94,7 +99,8 @@ def check_template(value: Json, environment: Environment | None, places: Places 
     render, kind = builder.build(value, "")
     template = None
     if not builder.problems:
-        template = Template(value, render, expressions=tuple(builder.expressions), places=dict(builder.places_used))
+        references = frozenset[str]().union(*(item.step_references for item in builder.expressions))
+        template = Template(value, render, step_references=references, places=builder.places_used)
     return CheckedTemplate(template, kind, tuple(builder.problems))
 
 
@@ -104,6 +110,11 @@ def compile_template(value: Json, places: Places | None = None) -> Template:
     if checked.template is None:
         raise ExpressionInvalid(str(value), tuple(located.problem for located in checked.problems))
     return checked.template
+
+
+def stored_template(value: Json, *, places: Places, step_references: frozenset[str]) -> Template:
+    """Return a template that was compiled and stored before; it is compiled again when it is first used."""
+    return Template(value, None, step_references=step_references, places=places)
 
 
 @dataclass(slots=True)

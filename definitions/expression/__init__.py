@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from definitions.expression.checker import Environment, StepFacts
 from definitions.expression.errors import EvaluationError, ExpressionInvalid, Problem
-from definitions.expression.expression import Checked, Expression, check_expression, compile_expression
+from definitions.expression.expression import (
+    Checked,
+    Expression,
+    check_expression,
+    compile_expression,
+    stored_expression,
+)
 from definitions.expression.types import Kind, Type
 
 __all__ = [
@@ -23,4 +29,5 @@ __all__ = [
     "Type",
     "check_expression",
     "compile_expression",
+    "stored_expression",
 ]

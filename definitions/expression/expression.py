@@ -28,16 +28,20 @@ class Expression:
     Two expressions are equal if they have the same text at the same place.
     """
 
-    __slots__ = ("_run", "cost", "positions", "source", "step_references")
+    __slots__ = ("_run", "positions", "source", "step_references")
 
     def __init__(
-        self, source: str, run: Closure, *, step_references: frozenset[str], cost: int, positions: Positions
+        self, source: str, run: Closure | None, *, step_references: frozenset[str], positions: Positions
     ) -> None:
         self.source = source
         self.step_references = step_references  # ids of the steps whose output it reads
-        self.cost = cost  # the proven maximum of work, in units of one operation
         self.positions = positions
-        self._run = run
+        self._run = self._run_first if run is None else run
+
+    def _run_first(self, scope: Mapping[str, Json]) -> Json:
+        """Compile a stored expression when it is first used: loading a large graph must not hold the loop."""
+        self._run = generate(parse(self.source))
+        return self._run(scope)
 
     def evaluate(self, scope: Mapping[str, Json]) -> Json:
         """Return the value over `scope`, which maps the roots (`input`, `steps`, ...) to JSON values.
@@ -92,9 +96,7 @@ def check_expression(source: str, environment: Environment | None, positions: Po
     report = check(tree, environment)
     if report.problems:
         return Checked(None, report.type, tuple(report.problems), report.proves, report.refutes)
-    expression = Expression(
-        source, generate(tree), step_references=report.step_references, cost=report.cost, positions=positions
-    )
+    expression = Expression(source, generate(tree), step_references=report.step_references, positions=positions)
     return Checked(expression, report.type, (), report.proves, report.refutes)
 
 
@@ -104,3 +106,8 @@ def compile_expression(source: str, *, positions: Positions = _HERE) -> Expressi
     if checked.expression is None:
         raise ExpressionInvalid(source, checked.problems)
     return checked.expression
+
+
+def stored_expression(source: str, *, positions: Positions, step_references: frozenset[str]) -> Expression:
+    """Return an expression that was compiled and stored before; it is compiled again when it is first used."""
+    return Expression(source, None, step_references=step_references, positions=positions)

@@ -113,8 +113,8 @@ def _order(operator: str, compare: Callable[[Any, Any], bool]) -> Operation:
 def _in(left: Any, right: Any, offset: int) -> bool:
     if type(right) is list:
         return any(equal(left, item) for item in right)
-    if type(right) is dict:
-        return type(left) is str and left in right
+    if type(right) is dict and type(left) is str:
+        return left in right
     raise _mismatch("in", left, right, offset)
 
 

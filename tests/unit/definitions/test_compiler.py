@@ -495,3 +495,23 @@ def test_a_large_definition_compiles_in_time(steps: int, seconds: float) -> None
 
 def test_more_steps_than_allowed_are_refused() -> None:
     assert [finding.code for finding in compile_definition(large(1_001)).findings] == [Code.OUT_OF_RANGE]
+
+
+def test_loading_a_large_graph_compiles_nothing_yet() -> None:
+    text = jsontext.dumps(graph_to_json(graph_of("- {id: a, task: t.a@1}")))
+    assert graph_from_json(jsontext.parse(text)).nodes
+    compiled = compile_definition(large(1_000))
+    assert compiled.graph is not None
+    document = graph_to_json(compiled.graph)
+    started = time.process_time()
+    loaded = graph_from_json(document)
+    assert time.process_time() - started < 0.15  # 0.02 s on an idle machine
+    assert loaded == compiled.graph
+    spec = loaded.nodes[7].spec
+    assert isinstance(spec, TaskSpec)
+    assert spec.input.step_references == {"s6"}
+    scope = {"input": {"name": "Ann", "amount": 9}, "steps": {"s6": {"output": {"ref": "r"}}}}
+    assert [spec.input.render(scope) for _ in range(2)] == [{"a": "Ann-7", "b": "r"}] * 2
+    condition = loaded.nodes[7].when
+    assert condition is not None
+    assert [condition.evaluate(scope) for _ in range(2)] == [True, True]

@@ -128,6 +128,8 @@ def is_listed(text: str, found: Any) -> bool:
             return True  # CEL has infinities and NaN
         case EvaluationError(code=FaultCode.NO_SUCH_OVERLOAD, message=message) if "indexed by double" in message:
             return True
+        case EvaluationError(code=FaultCode.NO_SUCH_OVERLOAD, message=message) if "`in` does not take" in message:
+            return True
         case EvaluationError(code=FaultCode.NO_SUCH_OVERLOAD, message="int() does not take bool"):
             return True
         case EvaluationError():
@@ -164,6 +166,7 @@ DEVIATIONS = [
     ("int(input.t)", "NO_SUCH_OVERLOAD", 1),
     ("double(' 1')", "CONVERSION_FAILED", 1.0),
     ("1 in {'x': 1}", "ExpressionInvalid", False),
+    ("input.i in input.m", "NO_SUCH_OVERLOAD", False),
 ]
 
 
