@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from definitions.compiler import compile_definition
+from definitions.graph import Graph
 from definitions.registry import graph_load, version_publish, version_to_start
 from engine.batch import Advancer
 from engine.listener import InstanceListener
@@ -52,17 +53,21 @@ Handlers = Callable[[str, int, Json], Done | None]
 class Weave:
     """One namespace with a queue `main`, and everything that a node has."""
 
-    def __init__(self, database: Database, namespace_id: bytes | None = None) -> None:
+    def __init__(self, database: Database, graph: Graph | None = None) -> None:
+        """With a `graph` every workflow is that one, published or not."""
         self.database = database
-        self.namespace_id = namespace_id or new_id()
+        self.namespace_id = new_id()
+        self.types: Sequence[str] = TYPES
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
         self.woken = 0
         self.changed: list[bytes] = []
-        self.advancer = Advancer(Flows(graph_load), PulseTasks(self))
+        load = graph_load if graph is None else (lambda *_: graph)
+        find = version_to_start if graph is None else (lambda *_: 1)
+        self.advancer = Advancer(Flows(load), PulseTasks(self))
         self.runner = Runner(database, self.advancer, on_changed=self.changed.extend)
         self.listeners.append(InstanceListener(self._wake))
-        self.starter = Starter(database, self.advancer, version_to_start, on_started=self.runner.due_in)
+        self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
         self.instances = Instances(database, self.advancer, self.starter, self.watchers)
 
@@ -129,7 +134,7 @@ class Weave:
         """Lease everything that is ready and get it started."""
 
         def work(tx: Transaction) -> Sequence[Assignment]:
-            lanes = lanes_of(tx, self.namespace_id, queues=("main", "other"), types=TYPES)
+            lanes = lanes_of(tx, self.namespace_id, queues=("main", "other"), types=self.types)
             seat = Seat(bytes(16), 256, dict.fromkeys(lanes, RecoverySafety.MANUAL))
             claimed = claim(tx, Demand([seat], {})).assignments
             if not claimed:

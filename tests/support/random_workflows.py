@@ -1,0 +1,65 @@
+"""Random workflows of every kind of step, nested and skipped in every way: a hypothesis strategy."""
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from definitions.graph import Graph
+from tests.support.graphs import Block, branch, done, fail, graph, parallel, poll, put, task, wait
+
+CONDITIONS = st.sampled_from(["input.n > 3", "input.n == 2", "input.go", "!input.go", "input.missing == 1"])
+INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
+
+
+@st.composite
+def blocks(draw: st.DrawFn, names: Callable[[], str], depth: int) -> list[Block]:
+    return [draw(steps(names, depth)) for _ in range(draw(st.integers(0 if depth < 3 else 1, 3)))]
+
+
+@st.composite
+def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
+    kinds = ["task", "task", "poll", "wait", "set", "fail", "return"] + (["branch", "parallel"] * 3 if depth else [])
+    kind = draw(st.sampled_from(kinds))
+    name = names()
+    match kind:
+        case "task":
+            block = task(name, timeout_seconds=draw(st.sampled_from([5.0, 60.0])), start_within_seconds=20.0)
+        case "poll":
+            rounds, timeout = draw(st.integers(1, 4)), draw(st.sampled_from([3.0, 25.0, 900.0]))
+            block = poll(name, rounds_max=rounds, timeout_seconds=timeout, continue_on_round_error=draw(st.booleans()))
+        case "wait":
+            block = wait(name, draw(st.sampled_from([0.1, 7.0, 300.0])))
+        case "set":
+            block = put(name, draw(st.sampled_from([{"v": "${ input.n }"}, {"v": "${ input.missing }"}, {}])))
+        case "fail" | "return":
+            # An end in the middle of everything is rare, or nothing else would be seen.
+            ends = fail(name) if kind == "fail" else done(name, {"n": "${ input.n }"})
+            return ends.only_if(draw(st.sampled_from(["input.n == 2", "input.n == 5 && input.go"])))
+        case "branch":
+            conditions = draw(st.lists(CONDITIONS, min_size=1, max_size=3, unique=True))
+            cases = {condition: draw(blocks(names, depth - 1)) for condition in conditions}
+            block = branch(
+                name, cases if draw(st.integers(0, 5)) == 0 else {**cases, "else": draw(blocks(names, depth - 1))}
+            )
+        case _:
+            count = draw(st.integers(1, 3))
+            block = parallel(name, {f"b{index}": draw(blocks(names, depth - 1)) for index in range(count)})
+    return block.only_if(draw(CONDITIONS)) if draw(st.integers(0, 3)) == 0 else block
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> Graph:
+    count = 0
+
+    def names() -> str:
+        nonlocal count
+        count += 1
+        return f"s{count}"
+
+    made = draw(blocks(names, 3)) or [wait(names(), 1.0)]
+    return graph(
+        *made,
+        output=draw(st.sampled_from([None, {"n": "${ input.n }"}, "${ input.missing }"])),
+        timeout=draw(st.sampled_from([10.0, 200.0, 1e6])),
+        on_failure=draw(st.sampled_from(["hold", "fail"])),
+    )
