@@ -8,8 +8,7 @@ import sys
 import time
 from typing import Any
 
-from orbit import Worker
-from orbit.sdk.context import TaskContext
+from orbit import TaskContext, Worker
 
 worker = Worker(queues=["bench"], capacity=int(os.environ.get("BENCH_CAPACITY", "256")))
 

@@ -13,9 +13,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from orbit import Worker
-from orbit.sdk.context import TaskContext
-from orbit.sdk.outcomes import NonRetryable
+from orbit import NonRetryable, TaskContext, Worker
 
 QUESTIONS_WHILE_PROCESSING = 3
 LARGE_AMOUNT = 10_000

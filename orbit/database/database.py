@@ -16,7 +16,7 @@ from contextvars import ContextVar, copy_context
 from enum import StrEnum
 from pathlib import Path
 from time import sleep as _pause  # noqa: TID251  (the back-off of a lost deadlock has nothing to wait for)
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
@@ -167,8 +167,18 @@ class _NativeThread:
         """Run `work` there, wait for it and return its result or raise its error."""
         # The context goes along, so that a transaction asked for in there is known to be inside one, not a dead wait.
         context = copy_context()
-        result: T = self._apply(lambda: context.run(work))
-        return result
+
+        def guarded() -> tuple[T, None] | tuple[None, BaseException]:
+            # Handed over, not raised: gevent prints whatever a pool's task raises, and a refusal is no news.
+            try:
+                return context.run(work), None
+            except BaseException as error:  # noqa: BLE001  (it is raised below, in the caller)
+                return None, error
+
+        result, error = self._apply(guarded)
+        if error is not None:
+            raise error
+        return cast("T", result)
 
 
 def _is_patched() -> bool:

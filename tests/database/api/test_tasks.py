@@ -145,13 +145,32 @@ def test_r070_instants_that_have_passed_are_refused_for_new_requests_only(caller
 
 
 BAD_FIELDS: list[tuple[str, Any]] = [
-    ("queue", "a b"), ("queue", None), ("type", ""), ("type", "a/b"), ("version", 0), ("version", 1.0),
-    ("version", 2**31), ("priority", 10), ("priority", -1), ("priority", True), ("delay_seconds", -1),
-    ("delay_seconds", "1"), ("available_at", "2026-01-01"),
-    ("available_at", "2026-13-01T00:00:00Z"), ("deadline_at", 5), ("attempt_timeout_seconds", 0), ("retry", []), ("business_key", ""),
-    ("business_key", "x" * 129), ("labels", {"a": 1}), ("labels", {f"l{n}": "" for n in range(17)}), ("derived_from", "x"), ("derived_from", "0" * 32),
-    ("traceparent", "00-x"), ("params_version", ""),
-]  # fmt: skip
+    ("queue", "a b"),
+    ("queue", None),
+    ("type", ""),
+    ("type", "a/b"),
+    ("version", 0),
+    ("version", 1.0),
+    ("version", 2**31),
+    ("priority", 10),
+    ("priority", -1),
+    ("priority", True),
+    ("delay_seconds", -1),
+    ("delay_seconds", "1"),
+    ("available_at", "2026-01-01"),
+    ("available_at", "2026-13-01T00:00:00Z"),
+    ("deadline_at", 5),
+    ("attempt_timeout_seconds", 0),
+    ("retry", []),
+    ("business_key", ""),
+    ("business_key", "x" * 129),
+    ("labels", {"a": 1}),
+    ("labels", {f"l{n}": "" for n in range(17)}),
+    ("derived_from", "x"),
+    ("derived_from", "0" * 32),
+    ("traceparent", "00-x"),
+    ("params_version", ""),
+]
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_FIELDS)
