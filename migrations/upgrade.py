@@ -156,6 +156,9 @@ def _url(text: str) -> URL:
     if url.get_backend_name() not in {"mysql", "mariadb", "sqlite"}:
         message = "the database's address has the form mysql+pymysql://user:password@host/name or sqlite:///file"
         raise InvalidRequest(message)
+    if not url.database:
+        message = "the database's address names no database"
+        raise InvalidRequest(message)
     return url
 
 

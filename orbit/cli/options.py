@@ -10,13 +10,19 @@ import click
 
 from orbit.jsontext import Json, JsonError, parse
 
+
+def _node_database(ctx: click.Context, param: click.Parameter, value: str | None) -> str:  # noqa: ARG001  (click's)
+    """Take the database that a node would take: the option, ORBIT_DATABASE_URL, the settings file, the default."""
+    from orbit.settings import settings_load
+
+    return value or settings_load().database_url
+
+
 database_url = click.option(
     "--database-url",
-    envvar="ORBIT_DATABASE_URL",
-    required=True,
-    show_envvar=True,
+    callback=_node_database,
     metavar="URL",
-    help="mysql+pymysql://user:password@host/name, or sqlite:///file",
+    help="mysql+pymysql://user:password@host/name, or sqlite:///file; what a node would use if not given.",
 )
 
 

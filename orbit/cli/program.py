@@ -70,9 +70,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Anything else that is raised is a bug and comes out as a traceback.
     """
     try:
-        program().main(args=arguments, prog_name="orbit", standalone_mode=False)
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
+        # What a command returns is the code of a `ctx.exit(code)` inside it, or nothing.
+        left_with = program().main(args=arguments, prog_name="orbit", standalone_mode=False)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else EXIT_REFUSED if leaving.code else 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         click.secho(f"orbit: {error}", fg="red", err=True)
         return code
-    return 0
+    return left_with if isinstance(left_with, int) else 0
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -31,7 +31,7 @@ def test_help_names_every_command() -> None:
 
 
 def test_help_loads_little() -> None:
-    """An idle machine shows it within 0.25 s. That is held by what is loaded, as a clock would also time other tests."""
+    """An idle machine shows it within 0.25 s. What is loaded holds that: a clock would also time other tests."""
     code = "import sys; from orbit.cli.program import run; run(['--help']);print(*sys.modules, file=sys.stderr)"
     loaded = orbit(code=code).stderr.split()
     assert "click" in loaded

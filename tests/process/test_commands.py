@@ -1,0 +1,159 @@
+"""The way through the command line, on real processes: from an empty database to a workflow's result."""
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orbit.cli import program
+from tests.support.processes import Node, node, orbit, worker
+
+ECHO = """
+orbit: weave/1
+workflow: echo
+version: 1
+input: {type: object, required: [text], properties: {text: {type: string}}}
+timeout: 1h
+defaults: {queue: bootstrap, start_within: 1m}
+steps:
+  - {id: say, task: echo.say@1, input: {text: "${ input.text }"}}
+  - {id: pause, wait: {for: 100ms}}
+output: {said: "${ steps.say.output.text }"}
+"""
+WORKER = """
+from orbit import Worker
+
+worker = Worker(queues=["bootstrap"])
+
+
+@worker.task("echo.say@1", recovery="REPLAY_SAFE")
+def say(params, context):
+    return {"text": params["text"].upper()}
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A running node, a worker, and the environment in which commands reach them."""
+
+    node: Node
+    folder: Path
+    environment: dict[str, str]
+
+    def file(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+
+@pytest.fixture
+def installation(blank_database_url: str, short_folder: Path) -> Iterator[Installation]:
+    """Orbit as `UPGRADING.md` and the README say how to set it up."""
+    database = {"ORBIT_DATABASE_URL": blank_database_url}
+    assert orbit("db", "check", environment=database).returncode == 1
+    upgraded = orbit("db", "upgrade", environment=database)
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert orbit("db", "check", environment=database).returncode == 0
+    credentials = short_folder / "credentials.json"
+    made = orbit(
+        *("bootstrap", "--application", "resources-demo", "--namespace", "default", "--environment", "development"),
+        *("--queue", "bootstrap", "--worker-access", "--output", str(credentials)),
+        environment=database,
+    )
+    assert made.returncode == 0, made.stderr
+    assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
+    (short_folder / "echo_worker.py").write_text(WORKER)
+    with ExitStack() as stack:
+        served = stack.enter_context(node(short_folder, blank_database_url))
+        environment = {"ORBIT_URL": served.url, "ORBIT_CREDENTIALS_FILE": str(credentials)}
+        stack.enter_context(worker(short_folder, "echo_worker:worker", environment, cwd=short_folder))
+        yield Installation(served, short_folder, environment)
+
+
+def test_a_workflow_goes_through_the_command_line(installation: Installation) -> None:
+    env = installation.environment
+    definition = installation.file("echo.yaml", ECHO)
+    published = orbit("publish", definition, environment=env)
+    assert published.returncode == 0, published.stderr
+    assert "published  echo version 1\n" in published.stdout
+    assert "echo version 1 (known already)" in orbit("publish", "-", environment=env, text=ECHO).stdout
+
+    started = orbit("start", "echo", "--input", '{"text": "häl"}', "--key", "one", environment=env)
+    assert started.returncode == 0, started.stderr
+    instance_id = started.stdout.strip()
+    assert re.fullmatch("[0-9a-f]{32}", instance_id)
+    again = orbit("start", "echo", "--input", '{"text": "häl"}', "--key", "one", environment=env)
+    assert again.stdout.strip() == instance_id
+
+    watched = orbit("watch", instance_id, environment=env)
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    happened = [line.split()[1] for line in watched.stdout.splitlines() if re.match(r"\d\d:\d\d:\d\d\.\d{3}  ", line)]
+    assert happened[0] == "instance.started"
+    assert happened[-1] == "instance.succeeded"
+    assert happened.count("step.succeeded") == 2
+    assert re.search(r"^say +TASK +SUCCEEDED", watched.stdout, re.MULTILINE)
+    assert 'output    {"said":"HÄL"}' in watched.stdout
+
+    shown = orbit("show", instance_id, "--json", environment=env)
+    content = json.loads(shown.stdout)
+    assert (content["state"], content["output"]) == ("SUCCEEDED", {"said": "HÄL"})
+    assert [step["id"] for step in content["steps"]] == ["say", "pause"]
+
+    listed = orbit("queues", environment=env)
+    assert re.search(r"^bootstrap +open +0 +100000 +100 +1000 +1 +[0-9a-f]{32}$", listed.stdout, re.MULTILINE)
+    assert "echo" not in installation.node.text().partition("Traceback")[2]
+
+
+@pytest.mark.databases("sqlite")
+def test_refusals_are_lines_and_exit_codes(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands run in this process here, which is faster; the node is real all the same."""
+
+    def run(*arguments: str, **variables: str) -> tuple[int, str, str]:
+        for name, value in {**installation.environment, **variables}.items():
+            monkeypatch.setenv(name, value)
+        code = program.run(arguments)
+        return code, *capsys.readouterr()
+
+    wrong = installation.file("wrong.yaml", ECHO.replace("steps.say", "steps.sya").replace("100ms", "soon"))
+    code, out, err = run("publish", wrong)
+    assert (code, out) == (1, "")
+    assert len(re.findall(rf"^{re.escape(wrong)}:\d+:\d+: ", err, re.MULTILINE)) == 2
+    assert re.search(r"^ +\^$", err, re.MULTILINE)
+
+    code, out, err = run("show", "0" * 32)
+    assert (code, out) == (1, "")
+    assert err.startswith("orbit: NOT_FOUND (404)")
+    assert run("start", "echo", "--input", "{")[0] == 2
+
+    code, _, err = run("queues", ORBIT_TOKEN="0" * 32 + "." + "x" * 43)
+    assert code == 1
+    assert "UNAUTHENTICATED" in err
+    assert "x" * 43 not in err
+    assert run("queues", ORBIT_TOKEN="", ORBIT_URL="http://127.0.0.1:9")[0] == 3
+    code, _, err = run("queues", ORBIT_URL="", ORBIT_CREDENTIALS_FILE="")
+    assert code == 1
+    assert "ORBIT_URL is not set" in err
+
+    slow = installation.file("slow.yaml", ECHO.replace("100ms", "30m").replace("workflow: echo", "workflow: slow"))
+    assert run("publish", slow)[0] == 0
+    code, out, _ = run("start", "slow", "--input", '{"text": "x"}')
+    assert code == 0
+    code, out, _ = run("watch", out.strip(), "--timeout", "1")
+    assert code == 1
+    assert "step.submitted" in out
+    assert re.search(r"^pause +WAIT ", out, re.MULTILINE)
+
+
+def test_r088_a_node_refuses_a_schema_that_is_not_its_own(short_folder: Path) -> None:
+    variables = {"ORBIT_DATABASE_URL": f"sqlite:///{short_folder / 'empty.db'}"}
+    refused = orbit("server", "--port", "0", environment=variables)
+    assert refused.returncode == 3
+    assert "run `orbit db upgrade`" in refused.stderr
+    assert not (short_folder / "empty.db").exists()
