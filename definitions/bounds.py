@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from definitions.limits import ATTEMPTS_LOST_MAX, VALUE_BYTES_MAX
+from definitions.limits import ATTEMPTS_LOST_MAX, DEFERRALS_MAX, VALUE_BYTES_MAX
 
 # What a node leaves behind beside its values: its row, its history and its task rows, rounded up.
 RECORD_BYTES = 4 * 1024
@@ -87,9 +87,14 @@ def backoff_seconds_total(attempts_max: int, backoff_seconds: float, backoff_sec
     return total
 
 
-def attempts_total(attempts_max: int) -> int:
-    """Return how many attempts one task can have: its own and those that the platform may lose."""
+def executions_total(attempts_max: int) -> int:
+    """Return how many attempts of one task can take their full time: its own and those that the platform may lose."""
     return attempts_max + ATTEMPTS_LOST_MAX - 1
+
+
+def attempts_total(attempts_max: int) -> int:
+    """Return in how many attempts of one task a handler can run: those, and the ones that it puts off."""
+    return executions_total(attempts_max) + DEFERRALS_MAX
 
 
 def task(*, attempts_max: int, start_within_seconds: float, timeout_seconds: float, overrun_seconds: float) -> Bounds:

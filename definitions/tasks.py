@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from definitions import limits
-from definitions.bounds import Bounds, attempts_total, backoff_seconds_total
+from definitions.bounds import Bounds, backoff_seconds_total, executions_total
 from definitions.bounds import task as task_bounds
 from definitions.graph import RetrySpec, TaskSpec
 from definitions.model import RetryModel, TaskModel, TaskOptions
@@ -54,7 +54,7 @@ def policy_of(options: TaskOptions, defaults: TaskOptions, *, timeout_max: float
         options.attempt_timeout, defaults.attempt_timeout, default=limits.ATTEMPT_TIMEOUT_SECONDS_DEFAULT
     )
     gaps = backoff_seconds_total(retry.attempts_max, retry.backoff_seconds, retry.backoff_seconds_max)
-    everything = start_within + attempts_total(retry.attempts_max) * attempt_timeout + gaps
+    everything = start_within + executions_total(retry.attempts_max) * attempt_timeout + gaps
     timeout = _first(options.timeout, defaults.timeout, default=min(everything, limits.SPAN_SECONDS_MAX))
     if timeout_max is not None:
         timeout = min(timeout, timeout_max)

@@ -1,5 +1,7 @@
 """Publishing on a real database: immutable versions, found again by number, the same on all three."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from definitions.compiler import Compiled, compile_definition
@@ -126,3 +128,20 @@ def test_publishing_is_audited_and_told_once(database: Database) -> None:
     events = database.transaction(lambda tx: events_list(tx, NAMESPACE, Page(10)))
     assert [(row.operation, row.actor) for row in audit] == [("workflow.publish", "test")]
     assert [(row.type, row.data) for row in events] == [("workflow.published", '{"workflow":"payout","version":1}')]
+
+
+def test_two_publications_at_once_make_one_version(database: Database) -> None:
+    definitions = [definition(wait=wait) for wait in ("1s", "1s", "1s", "2s", "2s", "2s")]
+    with ThreadPoolExecutor(len(definitions)) as threads:
+        found = sorted(threads.map(lambda compiled: _outcome(database, compiled), definitions))
+    # Whoever was first, the same content twice more is the same version and the other content is refused.
+    assert found == ["conflict"] * 3 + ["deduplicated"] * 2 + ["published"]
+    assert len(database.transaction(lambda tx: versions_list(tx, NAMESPACE, "payout", limit=10))) == 1
+
+
+def _outcome(database: Database, compiled: Compiled) -> str:
+    try:
+        published = database.transaction(lambda tx: version_publish(tx, NAMESPACE, compiled, ACTOR))
+    except VersionConflict:
+        return "conflict"
+    return "deduplicated" if published.deduplicated else "published"

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from definitions.expression import EvaluationError
 from definitions.graph import Graph, JoinSpec, NodeKind, PollSpec, SetSpec, TaskSpec, WaitSpec
 from definitions.graph_json import UnknownGraphFormat, graph_from_json, graph_to_json
 from orbit import jsontext
+from orbit.clock import SECOND
+from pulse import limits as pulse_limits
 
 HEAD = """\
 orbit: weave/1
@@ -204,118 +207,6 @@ def test_c029_the_output_of_a_step_that_may_be_skipped_must_be_guarded() -> None
     assert graph.output.render({"input": {}, "steps": {}}) == {"rows": None}
 
 
-CHOICE = "- id: c\n  branch:\n    - {when: input.amount > 1.0, steps: [{id: a, task: t.a@1}]}\n"
-
-REFERENCES = {
-    "itself": ("- {id: a, task: t.a@1, input: '${ steps.a.output }'}", "UNCERTAIN_REFERENCE"),
-    "later": ("- {id: a, task: t.a@1, input: '${ steps.b.output }'}\n- {id: b, task: t.b@1}", "UNCERTAIN_REFERENCE"),
-    "later with a guard": (
-        "- {id: a, task: t.a@1, input: '${ default(steps.b.output, 1) }'}\n- {id: b, task: t.b@1}",
-        "UNCERTAIN_REFERENCE",
-    ),
-    "beside": (
-        "- id: p\n  parallel: {branches: {x: [{id: a, task: t.a@1}], y: [{id: b, set: {v: '${ steps.a.output }'}}]}}",
-        "UNCERTAIN_REFERENCE",
-    ),
-    "beside with a guard": (
-        "- id: p\n  parallel: {branches: {x: [{id: a, set: {}}], y: [{id: b, when: has(steps.a.output), set: {}}]}}",
-        "UNCERTAIN_REFERENCE",
-    ),
-    "another case": (
-        CHOICE + "    - else: [{id: b, set: {v: '${ steps.a.output }'}}]",
-        "UNCERTAIN_REFERENCE",
-    ),
-    "behind one case": (
-        CHOICE + "    - else: []\n- {id: b, set: {v: '${ steps.a.output }'}}",
-        "UNCERTAIN_REFERENCE",
-    ),
-    "in a condition of its own branch": (
-        "- id: c\n  branch:\n    - {when: steps.a.output.x == 1, steps: [{id: a, task: t.a@1}]}\n    - else: []",
-        "UNCERTAIN_REFERENCE",
-    ),
-    "unknown": ("- {id: a, task: t.a@1, input: '${ steps.nobody.output }'}", "UNKNOWN_STEP"),
-    "no output": ("- {id: w, wait: {for: 1s}}\n- {id: b, set: {v: '${ steps.w.output }'}}", "STEP_WITHOUT_OUTPUT"),
-    "not its output": ("- {id: a, task: t.a@1}\n- {id: b, set: {v: '${ steps.a.state }'}}", "REFERENCE_FORM"),
-    "a value of a poll": ("- {id: a, task: t.a@1, input: '${ output.x }'}", "UNKNOWN_NAME"),
-    "a root of the full language": ("- {id: a, task: t.a@1, input: '${ item }'}", "UNKNOWN_NAME"),
-    "a step without steps": ("- {id: a, task: t.a@1}\n- {id: b, set: {v: '${ a.output }'}}", "UNKNOWN_NAME"),
-}
-
-
-@pytest.mark.parametrize("name", REFERENCES)
-def test_reference_refused(name: str) -> None:
-    steps, code = REFERENCES[name]
-    assert codes(steps) == [code]
-
-
-ALLOWED = {
-    "behind a task": "- {id: a, task: t.a@1}\n- {id: b, set: {v: '${ steps.a.output.x }'}}",
-    "behind a join": (
-        "- id: p\n  parallel: {branches: {x: [{id: a, task: t.a@1}], y: [{id: c, task: t.c@1}]}}\n"
-        "- {id: b, set: {v: '${ steps.a.output.x == steps.c.output.x }'}}"
-    ),
-    "guarded by and": (
-        "- {id: a, task: t.a@1, when: input.amount > 1.0}\n"
-        "- {id: b, set: {v: '${ has(steps.a.output) && steps.a.output.x == 1 }'}}"
-    ),
-    "guarded by or": (
-        "- {id: a, task: t.a@1, when: input.amount > 1.0}\n"
-        "- {id: b, set: {v: '${ !has(steps.a.output) || steps.a.output.x == 1 }'}}"
-    ),
-    "guarded by a conditional": (
-        "- {id: a, task: t.a@1, when: input.amount > 1.0}\n"
-        "- {id: b, set: {v: '${ has(steps.a.output.x) ? steps.a.output.x : 0 }'}}"
-    ),
-    "guarded by the step's when": (
-        "- {id: a, task: t.a@1, when: input.amount > 1.0}\n"
-        "- {id: b, when: has(steps.a.output), set: {v: '${ steps.a.output.x }'}}"
-    ),
-    "guarded by a case": (
-        "- {id: a, task: t.a@1, when: input.amount > 1.0}\n"
-        "- id: c\n  branch:\n    - {when: has(steps.a.output), steps: [{id: b, set: {v: '${ steps.a.output.x }'}}]}\n"
-        "    - else: []"
-    ),
-    "guarded by a case that ends the instance": (
-        "- id: c\n  branch:\n    - when: '!has(input.note)'\n      steps: [{id: f, fail: {code: NONE, message: no}}]\n"
-        "    - else: [{id: a, task: t.a@1}]\n"
-        "- {id: b, set: {v: '${ input.note + steps.a.output.x }'}}"
-    ),
-    "guarded by a step that ends the instance": (
-        "- {id: r, when: '!has(input.note)', return: {}}\n- {id: b, set: {v: '${ input.note }'}}"
-    ),
-    "in a poll's conditions": (
-        "- id: a\n  poll: {task: t.a@1, input: {n: '${ round }'}, done_when: output.x > round, every: 1s, "
-        "max_rounds: 3, timeout: 1m}\n- {id: b, set: {v: '${ steps.a.output.x }'}}"
-    ),
-    "what set computes": "- {id: a, set: {x: 1}}\n- {id: b, set: {v: '${ steps.a.output.x + 1 }'}}",
-    "instance and now": "- {id: a, set: {x: '${ instance.id } ${ instance.started_at } ${ now }'}}",
-}
-
-
-@pytest.mark.parametrize("name", ALLOWED)
-def test_reference_allowed(name: str) -> None:
-    assert codes(ALLOWED[name]) == []
-
-
-@pytest.mark.parametrize(
-    ("expression", "code"),
-    [
-        ("input.nmae", None),  # the schema is open: the field may exist
-        ("input.note + 'x'", "OPTIONAL_FIELD"),
-        ("input.amount + 1", "TYPE_MISMATCH"),
-        ("double(input.amount) + 1.0", None),
-        ("input.amount > 'a'", "TYPE_MISMATCH"),
-        ("input.name.first", "TYPE_MISMATCH"),
-        ("input.any.first + 1", "OPTIONAL_FIELD"),
-        ("default(input.any.first, 0) + 1", None),
-        ("has(input.tags) && input.tags[0] == 1", "TYPE_MISMATCH"),
-        ("instance.nmae", "UNKNOWN_FIELD"),
-    ],
-)
-def test_types_come_from_the_schemas(expression: str, code: str | None) -> None:
-    assert codes(f'- {{id: a, set: {{v: "${{ {expression} }}"}}}}') == ([] if code is None else [code])
-
-
 def test_an_output_schema_gives_its_types_to_later_steps() -> None:
     steps = """
 - id: a
@@ -393,7 +284,7 @@ def test_bounds_follow_the_structure() -> None:
 """)
     bounds = graph.bounds
     assert bounds.tasks == 1 + 1 + 4
-    assert bounds.attempts == (2 + 2) + (3 + 2) + 4 * (1 + 2)
+    assert bounds.attempts == (2 + 2 + 100) + (3 + 2 + 100) + 4 * (1 + 2 + 100)  # own, lost, put off
     assert bounds.rounds == 4
     assert bounds.concurrent_tasks == 1
     poll_task = 1 + (1 + 3 * 1) + 1  # wait for room, its own time-out, the attempt under way
@@ -427,7 +318,8 @@ def test_the_step_overrides_defaults_overrides_the_platform() -> None:
 
 
 def test_the_graph_survives_its_json_form() -> None:
-    graph = graph_of(ALLOWED["in a poll's conditions"], "output: {a: 'x ${ input.name }', b: [1, 2.0, null]}\n")
+    poll = "{task: t.a@1, input: {n: '${ round }'}, done_when: output.x > round, every: 1s, max_rounds: 3, timeout: 1m}"
+    graph = graph_of(f"- id: a\n  poll: {poll}", "output: {a: 'x ${ input.name }', b: [1, 2.0, null]}\n")
     text = jsontext.dumps(graph_to_json(graph))
     again = graph_from_json(jsontext.parse(text))
     assert again == graph
@@ -515,3 +407,33 @@ def test_loading_a_large_graph_compiles_nothing_yet() -> None:
     condition = loaded.nodes[7].when
     assert condition is not None
     assert [condition.evaluate(scope) for _ in range(2)] == [True, True]
+
+
+def test_a_task_may_be_what_pulse_accepts() -> None:
+    second = SECOND
+    assert limits.ATTEMPTS_MAX == pulse_limits.ATTEMPTS_MAX
+    assert limits.ATTEMPTS_DEFAULT == pulse_limits.ATTEMPTS_DEFAULT
+    assert limits.ATTEMPTS_LOST_MAX == pulse_limits.LOST_MAX
+    assert limits.DEFERRALS_MAX == pulse_limits.DEFERRALS_MAX
+    assert limits.PRIORITY_MAX == pulse_limits.PRIORITY_MAX
+    assert limits.PRIORITY_DEFAULT == pulse_limits.PRIORITY_DEFAULT
+    assert limits.BACKOFF_SECONDS_MIN * second == pulse_limits.BACKOFF_MICROS_MIN
+    assert limits.BACKOFF_SECONDS_MAX * second <= pulse_limits.BACKOFF_MICROS_CAP_MAX
+    assert limits.ATTEMPT_TIMEOUT_SECONDS_MAX * second <= pulse_limits.ATTEMPT_TIMEOUT_MICROS_MAX
+    assert limits.SPAN_SECONDS_MAX * second <= pulse_limits.DEADLINE_MICROS_MAX
+    assert limits.VALUE_BYTES_MAX == pulse_limits.PARAMS_BYTES_MAX == pulse_limits.OUTPUT_BYTES_MAX
+
+
+def test_the_example_is_sound_and_ends_soon() -> None:
+    compiled = compile_definition((Path(__file__).parents[3] / "examples" / "payout" / "payout.yaml").read_bytes())
+    assert compiled.graph is not None, compiled.render()
+    assert {node.kind for node in compiled.graph.nodes} >= {
+        NodeKind.TASK,
+        NodeKind.BRANCH,
+        NodeKind.FORK,
+        NodeKind.JOIN,
+        NodeKind.WAIT,
+        NodeKind.POLL,
+    }
+    queues = {node.spec.queue for node in compiled.graph.nodes if isinstance(node.spec, TaskSpec)}
+    assert queues == {"payments"}
