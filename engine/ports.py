@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from definitions.graph import Graph
+from definitions.graph_json import UnknownGraphFormat
 from engine.flow import Flow
-from orbit.errors import OrbitError
+from orbit.errors import OrbitError, Unavailable
 from pulse.cancellation import Cancel
 from pulse.requests import TaskRequest
 
@@ -47,11 +48,15 @@ class Flows:
         self._flows: OrderedDict[tuple[bytes, str, int], Flow] = OrderedDict()
 
     def get(self, tx: Transaction, namespace_id: bytes, workflow: str, version: int) -> Flow:
-        """Give a version's flow; raises NotFound."""
+        """Give a version's flow; raises NotFound, and Unavailable for a graph that only a newer node can read."""
         key = (namespace_id, workflow, version)
         flow = self._flows.get(key)
         if flow is None:
-            flow = Flow(self.load(tx, namespace_id, workflow, version))
+            try:
+                graph = self.load(tx, namespace_id, workflow, version)
+            except UnknownGraphFormat as unknown:
+                raise Unavailable(f"version {version} of {workflow}: {unknown}") from unknown
+            flow = Flow(graph)
             self._flows[key] = flow
             if len(self._flows) > self._kept:
                 self._flows.popitem(last=False)

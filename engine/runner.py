@@ -94,11 +94,20 @@ class Runner:
 
     def due_in(self, micros: Micros) -> None:
         """Look for due timers no later than in that time: an instance with a timer was committed by this process."""
-        self._look_for_due_at = min(self._look_for_due_at, time.monotonic() + max(micros, 0) / SECOND)
+        if self._arm(micros):
+            self._woken.set()
+
+    def _arm(self, micros: Micros) -> bool:
+        at = time.monotonic() + max(micros, 0) / SECOND
+        is_earlier = at < self._look_for_due_at
+        if is_earlier:
+            self._look_for_due_at = at
+        return is_earlier
 
     def run_once(self) -> int:
         """Run one round; return how many instances it looked at. Raises Unavailable if the database is away."""
         started = time.monotonic()
+        self._found = Found((), ())
         is_due_time = started >= self._look_for_due_at
         if started >= self._begun_at + BEGIN_KEPT_SECONDS:
             self._begin, self._begun_at = _BEGINNING, started
@@ -114,7 +123,7 @@ class Runner:
         if is_due_time:
             self._look_for_due_at = time.monotonic() + IDLE_SECONDS
         if done.due_in_micros is not None:
-            self.due_in(done.due_in_micros)
+            self._arm(done.due_in_micros)
         if done.changed:
             self._on_changed(done.changed)
         return done.looked_at
@@ -126,6 +135,10 @@ class Runner:
             try:
                 looked_at = self.run_once()
             except Unavailable:
+                self._woken.wait(AWAY_SECONDS)
+                continue
+            except Exception:  # noqa: BLE001  (without this loop all instances of the node would stand still, unseen)
+                _log.exception("runner.round_failed")
                 self._woken.wait(AWAY_SECONDS)
                 continue
             if looked_at:
@@ -188,7 +201,12 @@ class Runner:
         works = []
         for stored in locked:
             origin, identifier = stored.origin, stored.instance.id
-            flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+            try:
+                flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+            except Unavailable as newer:
+                # What a newer node has published is left to it.
+                _log.warning("instance.left_to_newer_node", extra={"instance_id": identifier, "error": newer.message})
+                continue
             entries = pending[identifier]
             works.append(Work(stored.with_steps(steps[identifier]), flow, [e.stimulus for e in entries], entries))
         return works
@@ -196,8 +214,9 @@ class Runner:
     def _isolate(self, found: Found, error: Exception) -> None:
         """Run a failed batch again in halves, down to the one instance that fails, and hold that one."""
         ids = found.instance_ids
-        if len(ids) == 1:
-            self._hold(found, error)
+        if len(ids) <= 1:
+            if ids:
+                self._hold(found, error)
             return
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
             part = Found(half, found.stimulus_ids)

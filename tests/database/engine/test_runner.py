@@ -6,10 +6,16 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import select
 
+from definitions.graph import Graph
+from definitions.graph_json import UnknownGraphFormat
 from engine.advance import advance
+from engine.batch import Advancer
 from engine.command import Commands
 from engine.flow import Flow
 from engine.instance import Instance
+from engine.listener import InstanceListener
+from engine.ports import Flows
+from engine.pulse_tasks import PulseTasks
 from engine.runner import Runner
 from engine.states import StepState
 from engine.stimulus import Outcome, Stimulus, TaskEnded
@@ -19,6 +25,7 @@ from engine.tables import stimulus as stimulus_table
 from orbit.database import Transaction
 from orbit.jsontext import Json
 from pulse.states import ErrorClass
+from tests.support.waiting import wait_until
 from tests.support.weave import Done, Weave
 
 PAYOUT = """
@@ -248,3 +255,56 @@ def test_a_batch_that_fails_in_the_database_is_split_down_to_the_one(
     states = [weave.get(instance)["state"] for instance in started]
     assert states == ["SUCCEEDED", "SUCCEEDED", "NEEDS_RECOVERY", "SUCCEEDED", "SUCCEEDED"]
     assert stimuli_of(weave, held=True) == [bad]
+
+
+def test_an_instance_of_a_newer_node_is_left_to_it(weave: Weave, monkeypatch: pytest.MonkeyPatch) -> None:
+    weave.publish(PAYOUT)
+    instance = weave.start("payout", {"amount": 1})
+    weave.work(answers)
+
+    def newer(*_: object) -> Graph:
+        raise UnknownGraphFormat(2)
+
+    old = Runner(weave.database, Advancer(Flows(newer), PulseTasks(weave)))
+    old.due_in(0)
+    assert old.run_once() == 0
+    assert weave.get(instance)["state"] == "RUNNING"
+    assert stimuli_of(weave, held=False) == [instance]
+    weave.drive(answers)
+    assert weave.get(instance)["state"] == "SUCCEEDED"
+
+
+def test_the_loop_runs_by_itself_and_stops(weave: Weave) -> None:
+    weave.publish(PAYOUT.replace("every: 30s", "every: 200ms"))
+    weave.listeners[:] = [InstanceListener(weave.runner.wake)]
+    instance = weave.start("payout", {"amount": 1})
+    weave.runner.start()
+
+    def handlers(_step: str, number: int, _params: Json) -> Done:
+        return Done({"risk": 0, "ref": "r", "status": "NEW" if number < 3 else "DONE", "at": number})
+
+    def is_over() -> bool:
+        weave.work(handlers)
+        return bool(weave.get(instance)["state"] == "SUCCEEDED")
+
+    wait_until(is_over)
+    weave.runner.stop()
+    assert weave.changed.count(instance) >= 5
+
+
+def test_the_loop_outlives_whatever_happens_in_a_round(weave: Weave, monkeypatch: pytest.MonkeyPatch) -> None:
+    weave.publish(PAYOUT)
+    instance = weave.start("payout", {"amount": 1})
+    weave.work(answers)
+    failed: list[int] = []
+
+    def failing(*_: object, **__: object) -> None:
+        failed.append(1)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("engine.runner.stimuli_probe", failing)
+    assert weave.runner.run_once() == 0
+    assert failed
+    monkeypatch.undo()
+    weave.drive(answers)
+    assert weave.get(instance)["state"] == "SUCCEEDED"

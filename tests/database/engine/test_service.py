@@ -222,7 +222,7 @@ def test_a_reader_waits_for_the_next_revision(weave: Weave) -> None:
     job = gevent.spawn(
         weave.instances.instance_get, weave.namespace_id, instance, wait_seconds=20.0, after_revision=revision
     )
-    gevent.idle()
+    job.join(timeout=0.05)
     assert not job.ready()
     weave.drive(answers)
     found = job.get(timeout=10)
