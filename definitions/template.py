@@ -23,7 +23,7 @@ from definitions.expression import (
 from definitions.expression.errors import Fault, FaultCode
 from definitions.expression.functions import to_text, type_name
 from definitions.expression.types import NUMERIC, STRING, Kind, Type, join, of_value
-from definitions.limits import VALUE_BYTES_MAX
+from definitions.limits import VALUE_BYTES_MAX, VALUE_DEPTH_MAX
 from definitions.positions import Positions
 from orbit.jsontext import Json
 
@@ -64,11 +64,12 @@ class Template:
     def render(self, scope: Mapping[str, Json]) -> Json:
         """Fill the holes over `scope` and return the JSON value.
 
-        Raises EvaluationError, also (RESULT_TOO_LARGE) where the value is certainly longer than 64 KiB of JSON.
+        Raises EvaluationError, also (RESULT_TOO_LARGE) for more than 64 KiB of JSON or more than 32 levels.
         """
         value = self._render(scope)
-        if self.places and _longer_than(value, VALUE_BYTES_MAX):
-            fault = Fault(FaultCode.RESULT_TOO_LARGE, f"the value is larger than {VALUE_BYTES_MAX} bytes", 0)
+        misfit = _misfit(value) if self.places else None
+        if misfit is not None:
+            fault = Fault(FaultCode.RESULT_TOO_LARGE, misfit, 0)
             raise EvaluationError(fault, "${ ... }", next(iter(self.places.values())))
         return value
 
@@ -269,25 +270,31 @@ def escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _longer_than(value: Json, limit: int) -> bool:
-    """Tell whether the JSON of `value` is certainly longer than `limit`, walking no further than needed.
+def _misfit(value: Json) -> str | None:
+    """Say why `value` can't be stored: its JSON is certainly too long, or nested too deep.
 
-    A value may hold the same large part many times, so its JSON can be far larger than the memory it takes.
+    A value may hold the same large part many times, so its JSON can be far larger than the memory it takes: the walk
+    goes level by level and stops where the room is used up.
     """
-    room = limit
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            room -= len(item) + 2
-        elif isinstance(item, dict):
-            room -= sum(map(len, item)) + 4 * len(item) + 2
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            room -= len(item) + 1
-            stack.extend(item)
-        else:
-            room -= 1
-        if room < 0:
-            return True
-    return False
+    room = VALUE_BYTES_MAX
+    level = [value]
+    for depth in range(VALUE_DEPTH_MAX + 1):
+        inner: list[Json] = []
+        for item in level:
+            if isinstance(item, str):
+                room -= len(item) + 2
+            elif isinstance(item, (dict, list)):
+                if depth == VALUE_DEPTH_MAX:
+                    return f"the value is nested deeper than {VALUE_DEPTH_MAX} levels"
+                room -= len(item) + 2
+                if isinstance(item, dict):
+                    room -= sum(map(len, item)) + 3 * len(item)
+                    inner.extend(item.values())
+                else:
+                    inner.extend(item)
+            else:
+                room -= 1
+            if room < 0:
+                return f"the value is larger than {VALUE_BYTES_MAX} bytes"
+        level = inner
+    return None

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from definitions import limits
 from definitions.codes import Code
 from definitions.expression import EvaluationError, ExpressionInvalid
 from definitions.template import compile_template
+from orbit import jsontext
 
 SCOPE: dict[str, Any] = {
     "input": {"id": 7, "name": "Ann", "rate": 1.5, "whole": 2.0, "ok": True, "note": None, "tags": ["a"]}
@@ -72,3 +74,18 @@ def test_rendering_leaves_the_scope_alone() -> None:
     scope = {"input": {"list": [1, 2]}}
     compile_template({"a": "${ input.list + [3] }", "b": "${ input.list }"}).render(scope)
     assert scope == {"input": {"list": [1, 2]}}
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_value_is_nested_no_deeper_than_json_is_read(kind: type) -> None:
+    value: Any = 1
+    for _ in range(limits.VALUE_DEPTH_MAX):
+        value = [value] if kind is list else {"k": value}
+    scope = {"input": {"deep": value}}
+    rendered = compile_template("${ input.deep }").render(scope)
+    assert jsontext.parse(jsontext.dumps(rendered)) == value
+    for template in (["${ input.deep }"], "${ [input.deep] }"):
+        with pytest.raises(EvaluationError) as caught:
+            compile_template(template).render(scope)
+        assert caught.value.code == "RESULT_TOO_LARGE"
+    assert limits.VALUE_DEPTH_MAX == jsontext.MAX_DEPTH

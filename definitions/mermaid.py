@@ -1,0 +1,75 @@
+"""A step graph as Mermaid text, for documents and tickets.
+
+Blocks are drawn by their nodes and edges; what a node waits for or runs is its second line. Texts of the author are
+escaped, so that no title can change the drawing.
+"""
+
+from __future__ import annotations
+
+from definitions.duration import format_duration
+from definitions.graph import BranchSpec, FailSpec, Graph, Node, NodeKind, PollSpec, TaskSpec, WaitSpec
+
+_SHAPES = {
+    NodeKind.TASK: ('["', '"]'),
+    NodeKind.BRANCH: ('{"', '"}'),
+    NodeKind.FORK: ('[/"', '"\\]'),
+    NodeKind.JOIN: ('(("', '"))'),
+    NodeKind.WAIT: ('(["', '"])'),
+    NodeKind.POLL: ('[["', '"]]'),
+    NodeKind.SET: ('["', '"]'),
+    NodeKind.FAIL: ('(["', '"])'),
+    NodeKind.RETURN: ('(["', '"])'),
+}
+_LABEL_CHARACTERS_MAX = 60
+
+
+def graph_to_mermaid(graph: Graph) -> str:
+    """Write the graph as a Mermaid flowchart."""
+    lines = ["flowchart TD"]
+    for index, node in enumerate(graph.nodes):
+        opening, closing = _SHAPES[node.kind]
+        label = "<br/>".join(_escaped(line) for line in _lines_of(node))
+        lines.append(f"  n{index}{opening}{label}{closing}")
+    for edge in graph.edges:
+        case = _case_text(graph.nodes[edge.source], edge.case)
+        arrow = f'-->|"{_escaped(case)}"|' if case else "-->"
+        lines.append(f"  n{edge.source} {arrow} n{edge.target}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines_of(node: Node) -> list[str]:
+    if node.kind is NodeKind.JOIN:
+        return ["join"]
+    lines = [node.id]
+    match node.spec:
+        case TaskSpec(type=name, task_version=version):
+            lines.append(f"{name}@{version}")
+        case PollSpec() as poll:
+            every = format_duration(poll.every_seconds)
+            lines.append(f"{poll.task.type}@{poll.task.task_version} every {every}, at most {poll.rounds_max}")
+        case WaitSpec(for_seconds=seconds):
+            lines.append(f"wait {format_duration(seconds)}")
+        case FailSpec(code=code):
+            lines.append(f"fail {code}")
+        case _ if node.kind in (NodeKind.SET, NodeKind.RETURN):
+            lines.append(node.kind.value.lower())
+    if node.when is not None:
+        lines.append(f"when {node.when.source}")
+    return lines
+
+
+def _case_text(source: Node, case: str | None) -> str | None:
+    """Return what stands at an edge: the condition of a branch's case, or the name of a parallel branch."""
+    if isinstance(source.spec, BranchSpec):
+        for each in source.spec.cases:
+            if each.label == case and each.when is not None:
+                return each.when.source
+    return case
+
+
+def _escaped(text: str) -> str:
+    shown = text if len(text) <= _LABEL_CHARACTERS_MAX else text[: _LABEL_CHARACTERS_MAX - 1] + "…"
+    return "".join(
+        character if character.isalnum() or character in " _.,:@()[]/+*-=…" else f"#{ord(character)};"
+        for character in shown
+    )
