@@ -3,7 +3,8 @@
 import json
 import re
 import stat
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orbit.cli import program
-from tests.support.processes import Node, node, orbit, worker
+from tests.support.processes import NodeProcess, clean_environment, node_process, orbit_command, python_process
 
 ECHO = """
 orbit: weave/1
@@ -41,7 +42,7 @@ def say(params, context):
 class Installation:
     """A running node, a worker, and the environment in which commands reach them."""
 
-    node: Node
+    node: NodeProcess
     folder: Path
     environment: dict[str, str]
 
@@ -69,10 +70,26 @@ def installation(blank_database_url: str, short_folder: Path) -> Iterator[Instal
     assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
     (short_folder / "echo_worker.py").write_text(WORKER)
     with ExitStack() as stack:
-        served = stack.enter_context(node(short_folder, blank_database_url))
-        environment = {"ORBIT_URL": served.url, "ORBIT_CREDENTIALS_FILE": str(credentials)}
-        stack.enter_context(worker(short_folder, "echo_worker:worker", environment, cwd=short_folder))
-        yield Installation(served, short_folder, environment)
+        served = stack.enter_context(node_process(blank_database_url, credentials, short_folder))
+        environment = served.environment | {"PYTHONPATH": str(short_folder)}
+        command = orbit_command("worker", "echo_worker:worker")[2:]
+        stack.enter_context(python_process(command, environment, short_folder / "worker.log"))
+        yield Installation(served, short_folder, served.environment)
+
+
+def orbit(
+    *arguments: str, environment: Mapping[str, str] | None = None, text: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """Run one command to its end; `text` is its standard input."""
+    return subprocess.run(
+        orbit_command(*arguments),
+        env=clean_environment(environment or {}),
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_a_workflow_goes_through_the_command_line(installation: Installation) -> None:
@@ -106,7 +123,7 @@ def test_a_workflow_goes_through_the_command_line(installation: Installation) ->
 
     listed = orbit("queues", environment=env)
     assert re.search(r"^bootstrap +open +0 +100000 +100 +1000 +1 +[0-9a-f]{32}$", listed.stdout, re.MULTILINE)
-    assert "echo" not in installation.node.text().partition("Traceback")[2]
+    assert "Traceback" not in installation.node.log.read_text()
 
 
 @pytest.mark.databases("sqlite")
