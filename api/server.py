@@ -87,7 +87,7 @@ class Node:
         self.operations = [
             *node_resource.operations(),
             *Queues(database).operations(),
-            *Tasks(database, self.pulse).operations(),
+            *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
             *self.workflows.operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
             *Workers(database).operations(),
