@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from gevent import ssl as gevent_ssl
 from gevent.pywsgi import Input, WSGIServer
 from geventwebsocket.handler import WebSocketHandler
 
@@ -308,6 +309,8 @@ class NodeServer(WSGIServer):
         self.limits = limits
         self.gate = gate
         self.caps = ConnectionCaps(limits.caps)
+        if options.get("certfile"):
+            options["ssl_context"] = _tls_context(options.pop("certfile"), options.pop("keyfile"))
         options.setdefault("log", None)
         options.setdefault("error_log", log)
         super().__init__(listener, application, **options)
@@ -332,6 +335,14 @@ class NodeServer(WSGIServer):
             self.handle(wrapped, address)
         finally:
             wrapped.close()
+
+
+def _tls_context(certificate: str, key: str) -> gevent_ssl.SSLContext:
+    """Make the one context of all connections; gevent would make one a connection, with a protocol long deprecated."""
+    context = gevent_ssl.SSLContext(gevent_ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = gevent_ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def _status(code: int) -> str:

@@ -88,7 +88,8 @@ class Attempts:
         self._by_id: dict[str, Attempt] = {}
         self._by_start: dict[str, Attempt] = {}
         self._by_result: dict[str, Attempt] = {}
-        self._recent: dict[str, None] = {}
+        # Ended attempts, in two generations: the older one is dropped whole when the younger is full.
+        self._recent: tuple[set[str], set[str]] = (set(), set())
         self._starts: list[Attempt] = []
         self._results: list[ResultItem] = []
         self._releases: list[LeaseItem] = []
@@ -184,7 +185,8 @@ class Attempts:
         """Ask to start what there is room for; hand back the rest."""
         room = self.room - self._live_count
         for task in tasks:
-            if task.attempt_id in self._by_id or task.attempt_id in self._recent:
+            young, old = self._recent
+            if task.attempt_id in self._by_id or task.attempt_id in young or task.attempt_id in old:
                 continue  # an attempt is taken once, however often it is offered
             handler = self._handlers.find(task.type, task.version)
             if handler is None or room <= 0 or self._draining:
@@ -432,6 +434,6 @@ class Attempts:
         self._by_start.pop(attempt.start_id, None)
         if attempt.result is not None:
             self._by_result.pop(attempt.result.message_id, None)
-        self._recent[attempt.task.attempt_id] = None
-        if len(self._recent) > RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
+        self._recent[0].add(attempt.task.attempt_id)
+        if len(self._recent[0]) >= RECENT_MAX:
+            self._recent = (set(), self._recent[0])

@@ -62,7 +62,7 @@ def test_a_handler_gets_params_and_context_and_its_output_is_recorded() -> None:
 
 def test_a_coroutine_handler_runs_on_a_loop_of_its_thread() -> None:
     async def echo(params: Any, _context: TaskContext) -> Any:
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(str)
         return params
 
     with running_node(MemoryLayer()) as node:
@@ -281,7 +281,7 @@ def test_a_cancel_reaches_a_plain_handler_and_a_coroutine() -> None:
         @worker.task("coro@1", recovery="REPLAY_SAFE")
         async def coroutine(_params: Any, _context: TaskContext) -> None:
             started.release()
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
 
         worker.start()
         node.call(node.layer.submit)
