@@ -75,7 +75,7 @@ def test_no_module_is_named_for_nothing() -> None:
 
 def test_only_stores_and_tables_import_sqlalchemy(trees: dict[str, ast.Module]) -> None:
     allowed = re.compile(
-        r"^(.*/)?(store|tables)\.py$|^(.*/)?store/.*|^orbit/database/.*|^migrations/.*|^tests/.*|^tools/.*"
+        r"^(.*/)?(store|tables)\.py$|^(.*/)?store/.*|^orbit/database/.*|^migrations/.*|^(tests|tools|bench)/.*"
     )
     intruders = [
         name
