@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +28,7 @@ _REFERENCES = ("$ref", "$dynamicRef")
 _REF_DEPTH_MAX = 8
 _VIOLATIONS_MAX = 20
 _APPLIED_MAX = 1_000  # schemas applied to one value, references followed
+_FILLED_MAX = 200  # objects that filling in the defaults of one empty object may make
 
 # Objects whose keys are the author's names and whose values are schemas.
 _MAPS_OF_SCHEMAS = frozenset({(key,) for key in ("properties", "$defs", "patternProperties", "dependentSchemas")})
@@ -206,22 +208,38 @@ def bad_defaults(schema: Json) -> Iterator[tuple[Location, str]]:
     """Yield each `default` that does not fit the very schema it stands in; the schema must be valid and end."""
     root = Draft202012Validator(schema)
     for location, holder in _subschemas(schema, ()):
-        if "default" not in holder or location[-1:] in _MAPS_OF_SCHEMAS:
+        if location[-1:] in _MAPS_OF_SCHEMAS:
+            continue
+        if "properties" in holder and _fills_without_end(schema, holder):
+            yield (*location, "properties"), "filling in the defaults would make objects without end"
+        if "default" not in holder:
             continue
         error = next(iter(root.evolve(schema=holder).iter_errors(holder["default"])), None)
         if error is not None:
             yield (*location, "default"), error.message[:200]
 
 
-def type_of_schema(schema: Json, root: Json = None, depth: int = 0) -> Type:
-    """Return the type that every valid value has; DYN where the schema does not say or says several."""
-    root = schema if root is None else root
+def type_of_schema(schema: Json, *, has_defaults: bool = False) -> Type:
+    """Return the type that every valid value has; DYN where the schema does not say or says several.
+
+    `has_defaults`: the value went through `with_defaults`, so that a property with a default is always there.
+    """
+    return _type_of(schema, _Context(schema, has_defaults), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    root: Json
+    has_defaults: bool
+
+
+def _type_of(schema: Json, context: _Context, depth: int) -> Type:
     if not isinstance(schema, dict):
         return DYN
     reference = schema.get("$ref")
     if isinstance(reference, str):
         # A recursive schema has no finite type: below a few levels it is dynamic.
-        return type_of_schema(resolve(root, reference), root, depth + 1) if depth < _REF_DEPTH_MAX else DYN
+        return _type_of(resolve(context.root, reference), context, depth + 1) if depth < _REF_DEPTH_MAX else DYN
     if "const" in schema:
         return of_value(schema["const"])
     kind = schema.get("type")
@@ -232,34 +250,66 @@ def type_of_schema(schema: Json, root: Json = None, depth: int = 0) -> Type:
     if not isinstance(kind, str):
         return DYN
     if kind == "array":
-        return Type(Kind.LIST, items=type_of_schema(schema.get("items"), root, depth + 1))
+        return Type(Kind.LIST, items=_type_of(schema.get("items"), context, depth + 1))
     if kind == "object":
-        return _object_type(schema, root, depth)
+        return _object_type(schema, context, depth)
     return _SIMPLE.get(kind, DYN)
 
 
-def _object_type(schema: dict[str, Json], root: Json, depth: int) -> Type:
+def _object_type(schema: dict[str, Json], context: _Context, depth: int) -> Type:
     properties = schema.get("properties")
     properties = properties if isinstance(properties, dict) else {}
     required = schema.get("required")
     names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
-    names |= {name for name, value in properties.items() if isinstance(value, dict) and "default" in value}
+    if context.has_defaults:
+        names |= {name for name, value in properties.items() if isinstance(value, dict) and "default" in value}
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-    fields = {name: type_of_schema(value, root, depth + 1) for name, value in properties.items()}
+    fields = {name: _type_of(value, context, depth + 1) for name, value in properties.items()}
     return Type(Kind.MAP, fields=fields, required=frozenset(names), closed=closed)
 
 
 def with_defaults(schema: Json, value: Json) -> Json:
-    """Return `value` with the `default` of every absent property of its objects filled in; `value` is not changed."""
-    if not isinstance(schema, dict) or not isinstance(value, dict):
+    """Return `value` with the `default` of every absent property of its objects filled in; `value` is not changed.
+
+    Properties, items and local references are followed, what is only under `allOf` and the like is not.
+    """
+    return _filled(schema, schema, value, None)
+
+
+@dataclass(slots=True)
+class _Room:
+    left: int
+
+
+def _filled(root: Json, schema: Json, value: Json, room: _Room | None) -> Json:
+    if not isinstance(schema, dict) or not isinstance(value, (dict, list)):
         return value
+    if room is not None:
+        room.left -= 1
+        if room.left < 0:
+            raise _Endless(())
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        value = _filled(root, resolve(root, reference), value, room)
+    if isinstance(value, list):
+        items = schema.get("items")
+        return value if items is None else [_filled(root, items, item, room) for item in value]
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return value
     filled: dict[str, Any] = dict(value)
     for name, inner in properties.items():
         if name in filled:
-            filled[name] = with_defaults(inner, filled[name])
+            filled[name] = _filled(root, inner, filled[name], room)
         elif isinstance(inner, dict) and "default" in inner:
-            filled[name] = with_defaults(inner, inner["default"])
+            filled[name] = _filled(root, inner, inner["default"], room)
     return filled
+
+
+def _fills_without_end(root: Json, holder: dict[str, Json]) -> bool:
+    """Tell whether filling an empty object makes a new object that is filled again, and so on."""
+    try:
+        _filled(root, holder, {}, _Room(_FILLED_MAX))
+    except (_Endless, RecursionError):
+        return True
+    return False

@@ -100,7 +100,7 @@ def _is_sound(schema: Json, node: YamlNode, findings: Findings) -> bool:
         return False
     defaults = list(bad_defaults(schema))
     for location, message in defaults:
-        findings.at(Code.SCHEMA_DEFAULT, _place_of(node, location), f"the default does not fit its schema: {message}")
+        findings.at(Code.SCHEMA_DEFAULT, _place_of(node, location), f"the default does not fit: {message}")
     return not defaults
 
 

@@ -148,6 +148,7 @@ def compare(text: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @given(expressions)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_agrees_with_the_reference_implementation(text: str) -> None:

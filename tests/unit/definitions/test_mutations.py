@@ -51,6 +51,7 @@ def mutated(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @given(mutated())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mutation_is_refused_with_places_or_compiles_to_a_whole_graph(text: str) -> None:

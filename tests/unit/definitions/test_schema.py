@@ -106,7 +106,8 @@ def test_types_of_schemas() -> None:
         },
         "$defs": {"s": {"type": "string"}},
     }
-    found = type_of_schema(schema)
+    assert type_of_schema(schema).required == frozenset({"i"})
+    found = type_of_schema(schema, has_defaults=True)
     assert (found.kind, found.closed, found.required) == (Kind.MAP, True, frozenset({"i", "b"}))
     fields = found.fields
     assert (fields["i"], fields["n"], fields["s"], fields["b"], fields["u"]) == (INT, NUMBER, STRING, BOOL, DYN)
@@ -127,6 +128,19 @@ def test_with_defaults_fills_what_is_absent_and_changes_nothing_else() -> None:
     assert value == {"a": None, "d": {}, "x": 1}
     assert with_defaults(schema, [1]) == [1]
     assert with_defaults({}, {"a": 1}) == {"a": 1}
+    listed = {"items": {"$ref": "#/$defs/row"}, "$defs": {"row": {"properties": {"n": {"default": 0}}}}}
+    assert with_defaults(listed, [{}, {"n": 1}, 2]) == [{"n": 0}, {"n": 1}, 2]
+
+
+def test_defaults_that_would_be_filled_for_ever_are_refused() -> None:
+    endless = {"properties": {"child": {"$ref": "#", "default": {}}}}
+    assert [location for location, _ in bad_defaults(endless)] == [("properties",)]
+    doubling = {
+        f"l{n}": {"properties": {side: {"$ref": f"#/$defs/l{n + 1}", "default": {}} for side in "ab"}}
+        for n in range(12)
+    }
+    assert list(bad_defaults({"$defs": {**doubling, "l12": {}}}))
+    assert not list(bad_defaults({"properties": {"child": {"properties": {"x": {"default": 1}}, "default": {}}}}))
 
 
 @pytest.mark.parametrize(
