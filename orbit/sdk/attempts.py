@@ -164,6 +164,8 @@ class Attempts:
                 self._forget(attempt)
                 continue
             if attempt.phase is Phase.FINISHED:
+                if item.verdict == "LOST":
+                    self._lose(attempt)
                 self._send_result(attempt)
             elif item.verdict == "LOST":
                 self._lose(attempt)
@@ -392,6 +394,8 @@ class Attempts:
                 # The handler still runs: it keeps its slot, and what it did is reported as late evidence.
                 self._bury(attempt)
                 self._zombie_count += 1
+        else:
+            self._bury(attempt)  # its result is still said, as late evidence
 
     def _bury(self, attempt: Attempt) -> None:
         if attempt.live:
