@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar, cast
 
 import gevent
-from gevent.event import AsyncResult, Event
+from gevent.event import Event
 
 from orbit.errors import OrbitError, Unavailable
 from orbit.logs import get_logger
@@ -25,6 +25,42 @@ BYTES_MAX = 1024 * 1024
 WAITING_MAX = 20_000
 
 _log = get_logger(__name__)
+
+
+class _Call(Generic[OutcomeT]):
+    """One caller's items on their way: it sleeps once, however many there are, until the last one is settled."""
+
+    __slots__ = ("_left", "_settled", "outcomes")
+
+    def __init__(self, count: int) -> None:
+        self.outcomes: list[OutcomeT | BaseException | None] = [None] * count
+        self._left = count
+        self._settled = Event()
+
+    def settle(self, index: int, outcome: OutcomeT | BaseException) -> None:
+        self.outcomes[index] = outcome
+        self._left -= 1
+        if self._left == 0:
+            self._settled.set()
+
+    def wait(self) -> list[OutcomeT]:
+        if self._left:
+            self._settled.wait()
+        for outcome in self.outcomes:
+            if isinstance(outcome, _Failed):
+                raise outcome.error
+        return cast("list[OutcomeT]", self.outcomes)
+
+
+class _Failed(BaseException):
+    """Marks an item whose batch raised, apart from outcomes that are errors themselves."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+_Entry = tuple[ItemT, "_Call[OutcomeT]", int]
 
 
 class Batcher(Generic[ItemT, OutcomeT]):
@@ -47,7 +83,7 @@ class Batcher(Generic[ItemT, OutcomeT]):
         self.items = 0
         self._run = run
         self._size = size
-        self._waiting: deque[tuple[ItemT, AsyncResult[OutcomeT]]] = deque()
+        self._waiting: deque[_Entry[ItemT, OutcomeT]] = deque()
         self._arrived = Event()
         self._stopping = False
         self._loops = [gevent.spawn(self._loop) for _ in range(lanes)]
@@ -64,10 +100,10 @@ class Batcher(Generic[ItemT, OutcomeT]):
         if self._stopping or len(self._waiting) + len(items) > WAITING_MAX:
             message = "this node is shutting down" if self._stopping else f"too many operations wait for {self.name}"
             raise Unavailable(message)
-        results: list[AsyncResult[OutcomeT]] = [AsyncResult() for _ in items]
-        self._waiting.extend(zip(items, results, strict=True))
+        call: _Call[OutcomeT] = _Call(len(items))
+        self._waiting.extend((item, call, index) for index, item in enumerate(items))
         self._arrived.set()
-        return [cast("OutcomeT", result.get()) for result in results]
+        return call.wait()
 
     def stop(self) -> None:
         """Finish what waits, then end. A greenlet inside a database call is waited for, never killed."""
@@ -88,8 +124,8 @@ class Batcher(Generic[ItemT, OutcomeT]):
             self.items += len(batch)
             self._settle(batch)
 
-    def _gather(self) -> list[tuple[ItemT, AsyncResult[OutcomeT]]]:
-        batch: list[tuple[ItemT, AsyncResult[OutcomeT]]] = []
+    def _gather(self) -> list[_Entry[ItemT, OutcomeT]]:
+        batch: list[_Entry[ItemT, OutcomeT]] = []
         room = BYTES_MAX
         while self._waiting and len(batch) < ITEMS_MAX:
             cost = 0 if self._size is None else self._size(self._waiting[0][0])
@@ -99,13 +135,14 @@ class Batcher(Generic[ItemT, OutcomeT]):
             batch.append(self._waiting.popleft())
         return batch
 
-    def _settle(self, batch: list[tuple[ItemT, AsyncResult[OutcomeT]]]) -> None:
+    def _settle(self, batch: Sequence[_Entry[ItemT, OutcomeT]]) -> None:
         try:
-            outcomes = self._run([item for item, _ in batch])
+            outcomes = self._run([item for item, _, _ in batch])
         except Exception as error:  # noqa: BLE001  (every caller must get an answer, whatever went wrong)
             if len(batch) == 1 or (isinstance(error, OrbitError) and error.retryable):
-                for _, result in batch:
-                    result.set_exception(error)
+                failed = _Failed(error)
+                for _, call, index in batch:
+                    call.settle(index, failed)
                 return
             extra = {"batcher": self.name, "items": len(batch), "error": type(error).__name__}
             _log.warning("batch.split", extra=extra)
@@ -113,5 +150,5 @@ class Batcher(Generic[ItemT, OutcomeT]):
             self._settle(batch[:middle])
             self._settle(batch[middle:])
             return
-        for (_, result), outcome in zip(batch, outcomes, strict=True):
-            result.set(outcome)
+        for (_, call, index), outcome in zip(batch, outcomes, strict=True):
+            call.settle(index, outcome)

@@ -22,7 +22,6 @@ from pulse import limits
 from pulse.claim import Demand, claim
 from pulse.lease import Held
 from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
-from pulse.settle import NOTHING_NEW
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen
 
@@ -124,7 +123,7 @@ class Dispatcher:
             if lane_id not in self._known_lanes:
                 self._lanes_at = 0.0
             mark = self._watermarks.get(lane_id)
-            if lowest is not NOTHING_NEW and mark is not None and lowest < mark[0]:
+            if mark is not None and lowest < mark[0]:
                 del self._watermarks[lane_id]
         self.wake()
 
