@@ -33,6 +33,7 @@ from orbit.errors import OrbitError
 from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
 from orbit.logs import get_logger
+from orbit.store.journal import EventRecord, events_insert
 from pulse.cancellation import Cancel
 from pulse.listener import TaskOwner
 from pulse.requests import RetryPolicy, TaskRequest
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 ENGINE_ERROR = "ENGINE_ERROR"
+
+_ENDS = frozenset(f"instance.{state.value.lower()}" for state in INSTANCE_TERMINAL)
 
 _log = get_logger(__name__)
 
@@ -185,6 +188,9 @@ class Advancer:
         steps_update(tx, changed)
         values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
         history_insert(tx, [(work.instance.id, record) for work in good for record in work.recorded])
+        events = [event for work in good for record in work.recorded for event in events_of(work.stored, record)]
+        if events:
+            events_insert(tx, events, now=now)
         stimuli_delete(tx, [entry.id for work in good for entry in work.pending])
 
 
@@ -192,6 +198,7 @@ def hold(tx: Transaction, helds: Sequence[Held], now: Micros) -> None:
     """Hold instances whose advance raised: NEEDS_RECOVERY with ENGINE_ERROR, their stimuli set aside, nothing lost."""
     changed: list[Instance] = []
     recorded: list[tuple[bytes, Recorded]] = []
+    events: list[EventRecord] = []
     for held in helds:
         before = held.stored.instance
         if is_held_by_engine(before) or before.state in INSTANCE_TERMINAL:
@@ -207,10 +214,29 @@ def hold(tx: Transaction, helds: Sequence[Held], now: Micros) -> None:
         )
         entry = Entry("instance.needs_recovery", None, {"error": error.to_json()})
         changed.append(after)
-        recorded.append((before.id, Recorded(after.revision, now, (entry,))))
+        record = Recorded(after.revision, now, (entry,))
+        recorded.append((before.id, record))
+        events += events_of(held.stored, record)
     instances_update(tx, changed)
     history_insert(tx, recorded)
+    if events:
+        events_insert(tx, events, now=now)
     stimuli_hold(tx, [entry for held in helds for entry in held.pending])
+
+
+def events_of(stored: Stored, record: Recorded) -> list[EventRecord]:
+    """Give the events of one advance: what became of the instance itself. Its steps' news are in its history."""
+    origin, kinds = stored.origin, {entry.kind for entry in record.entries}
+    has_ended = not kinds.isdisjoint(_ENDS)
+    found = []
+    for entry in record.entries:
+        # An end that is reached in the same advance says it all.
+        if not entry.kind.startswith("instance.") or (has_ended and entry.kind == "instance.ending"):
+            continue
+        data = {"workflow": origin.workflow, "version": origin.version, **entry.data}
+        text = dumps(data).decode()
+        found.append(EventRecord(origin.namespace_id, entry.kind, stored.instance.id, record.revision, text))
+    return found
 
 
 def is_held_by_engine(instance: Instance) -> bool:

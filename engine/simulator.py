@@ -94,9 +94,10 @@ class _Happening:
 
 
 class Simulation:
-    """One instance in virtual time."""
+    """One instance in virtual time. `observe` may be set: it is shown the instance after each advance."""
 
     def __init__(self, flow: Flow, script: Script, *, input_value: Json = None, started_at: Micros = 0) -> None:
+        self.observe: Callable[[Instance], None] = lambda _instance: None
         self._flow = flow
         self._script = script
         self._now = started_at
@@ -151,6 +152,7 @@ class Simulation:
             for cancel in commands.cancels:
                 self._cancel(cancel)
             stimuli = [refused for command in commands.submits if (refused := self._submit(command)) is not None]
+            self.observe(self.instance)
             if not stimuli:
                 return
 

@@ -4,20 +4,33 @@ Every advance checks the move of each state against its table and that an unfini
 run that does not raise has passed those; here come the properties of the whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from definitions.graph import Graph, NodeKind, PollSpec, TaskSpec
 from engine.command import SubmitTask
+from engine.explain import explain
 from engine.flow import Flow
-from engine.instance import Failure
+from engine.instance import Failure, Instance
 from engine.simulator import Answer, Outcomes, Refusal, Simulation
-from engine.states import INSTANCE_TERMINAL, STEP_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
+from engine.states import (
+    INSTANCE_MOVES,
+    INSTANCE_TERMINAL,
+    STEP_MOVES,
+    STEP_TERMINAL,
+    STEP_UNFINISHED,
+    InstanceState,
+    StepReason,
+    StepState,
+)
 from engine.stimulus import Outcome
 from orbit.clock import SECOND
 from tests.support.random_workflows import INPUTS, workflows
+
+StateT = TypeVar("StateT", InstanceState, StepState)
 
 FULL = Refusal(Failure("QUEUE_FULL", "full"))
 GONE = Refusal(Failure("NOT_FOUND", "no such queue"), retryable=False)
@@ -53,7 +66,7 @@ def simulate(made: Graph, answers: Sequence[Answer | Refusal], input_: object, c
 CANCELS = st.sampled_from([None, None, None, 0.5, 6.0, 100.0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
 def test_every_instance_ends_or_waits_for_a_person(
     made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
@@ -74,7 +87,7 @@ def test_every_instance_ends_or_waits_for_a_person(
         assert not any(step.state is StepState.FAILED for step in instance.steps.values())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
 def test_no_task_is_submitted_twice_and_none_beyond_its_bounds(
     made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
@@ -117,7 +130,7 @@ def test_the_same_script_gives_the_same_trace(
     assert first == again
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(made=workflows(), input_=INPUTS)
 def test_nothing_behind_a_dead_edge_runs(made: Graph, input_: object) -> None:
     outcome = simulate(made, [Answer(output={"status": "DONE"})], input_, None)
@@ -135,3 +148,49 @@ def test_nothing_behind_a_dead_edge_runs(made: Graph, input_: object) -> None:
     if instance.state is InstanceState.SUCCEEDED:
         assert instance.finished_at is not None
         assert instance.finished_at < 1e9 * SECOND
+
+
+@settings(max_examples=60, deadline=None)
+@given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
+def test_every_move_is_in_its_table_and_every_stop_is_explained(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
+) -> None:
+    asked = 0
+
+    def script(_command: SubmitTask) -> Answer | Refusal:
+        nonlocal asked
+        asked += 1
+        return answers[asked % len(answers)]
+
+    flow = Flow(made)
+    simulation = Simulation(flow, script, input_value=input_)
+    seen = [simulation.instance]
+
+    def look(instance: Instance) -> None:
+        before = seen[-1]
+        assert instance.state in moves_from(INSTANCE_MOVES, before.state)
+        for name, step in instance.steps.items():
+            was = before.steps[name].state if name in before.steps else StepState.PENDING
+            assert step.state in moves_from(STEP_MOVES, was)
+        refusals_are_applied = all(step.task_id is not None for step in instance.steps.values() if step.has_task)
+        if instance.state not in INSTANCE_TERMINAL and refusals_are_applied:
+            told = explain(flow, instance)
+            assert told["waits_for"]
+            assert told["summary"]
+        seen.append(instance)
+
+    simulation.observe = look
+    if cancel_at is not None:
+        simulation.cancel_at(cancel_at, "a test wants it")
+    simulation.run()
+    assert seen[-1].revision >= len({instance.revision for instance in seen}) - 1
+
+
+def moves_from(table: Mapping[StateT, frozenset[StateT]], state: StateT) -> set[StateT]:
+    """One advance may make several moves: what can be reached from a state, itself included."""
+    reached, todo = {state}, [state]
+    while todo:
+        new = table[todo.pop()] - reached
+        reached |= new
+        todo.extend(new)
+    return reached

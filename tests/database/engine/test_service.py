@@ -16,6 +16,7 @@ from orbit.errors import (
     StateConflict,
 )
 from orbit.jsontext import Json
+from orbit.store.journal import Page, events_list
 from tests.support.weave import Done, Weave
 
 ONE = """
@@ -252,3 +253,19 @@ def test_a_workflow_that_is_retired_takes_no_starts(weave: Weave) -> None:
 def retire(weave: Weave) -> None:
     statement = update(version).values(state="RETIRED")
     weave.database.transaction(lambda tx: tx.execute(statement))
+
+
+def test_what_becomes_of_an_instance_is_an_event(weave: Weave) -> None:
+    weave.publish(ONE)
+    good, bad = weave.start("one", {"n": 1}), weave.start("one", {"n": 1}, queues=frozenset())
+    finish(weave)
+
+    def events_of(instance: bytes) -> list[tuple[str, Json]]:
+        page = Page(100)
+        found = weave.database.transaction(
+            lambda tx: events_list(tx, weave.namespace_id, page, type_=None, subject_id=instance)
+        )
+        return sorted((event.type, event.subject_revision) for event in found)
+
+    assert events_of(good) == [("instance.started", 1), ("instance.succeeded", 3)]
+    assert [kind for kind, _ in events_of(bad)] == ["instance.needs_recovery", "instance.started"]

@@ -1,0 +1,146 @@
+"""What publishing proves holds when the definition runs: random YAML definitions, simulated with worst-case answers.
+
+No instance exceeds its bounds, none reads the output of a step that has none, and each ends.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from definitions.compiler import compile_definition
+from definitions.graph import Graph
+from engine.command import SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure
+from engine.simulator import Answer, Refusal, Simulation
+from engine.states import INSTANCE_TERMINAL
+from engine.stimulus import Outcome
+
+EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 120
+HEAD = """\
+orbit: weave/1
+workflow: random
+version: 1
+on_failure: fail
+defaults: {queue: q, start_within: 20s, attempt_timeout: 5s, retry: {max_attempts: 2, backoff: 1s}}
+input: {type: object, required: [flags], properties: {flags: {type: array, items: {type: boolean}}}}
+"""
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes random blocks of steps; `refers` says how a step reads an earlier one."""
+
+    chance: random.Random
+    guards: bool
+    names: list[str] = field(default_factory=list)
+
+    def condition(self) -> str:
+        return f"input.flags[{self.chance.randrange(8)}]"
+
+    def reference(self) -> str:
+        if not self.names or self.chance.random() < 0.3:
+            return "null"
+        name = self.chance.choice(self.names)
+        if self.guards:
+            return f"'${{ default(steps.{name}.output, null) }}'"
+        return f"'${{ steps.{name}.output }}'"
+
+    def block(self, depth: int, indent: str) -> Iterator[str]:
+        for _ in range(self.chance.randint(1, 3)):
+            yield from self.step(depth, indent)
+
+    def step(self, depth: int, indent: str) -> Iterator[str]:
+        name = f"s{self.chance.randrange(10**9)}"
+        yield f"{indent}- id: {name}"
+        if self.chance.random() < 0.25:
+            yield f"{indent}  when: {self.condition()}"
+        kinds = ["task", "task", "set", "wait", "poll", "end"] + ["branch", "parallel"] * (2 if depth else 0)
+        match self.chance.choice(kinds):
+            case "task":
+                yield f"{indent}  task: t.a@1"
+                yield f"{indent}  input: {self.reference()}"
+                self.names.append(name)
+            case "set":
+                yield f"{indent}  set: {{v: {self.reference()}}}"
+                self.names.append(name)
+            case "wait":
+                yield f"{indent}  wait: {{for: {self.chance.randint(1, 90)}s}}"
+            case "poll":
+                yield (
+                    f"{indent}  poll: {{task: t.p@1, input: {self.reference()}, done_when: output.done == true, every: "
+                    f"{self.chance.randint(1, 9)}s, max_rounds: {self.chance.randint(1, 4)}, timeout: "
+                    f"{self.chance.choice(['10s', '5m'])}, on_round_error: {self.chance.choice(['fail', 'continue'])}}}"
+                )
+                self.names.append(name)
+            case "branch":
+                yield f"{indent}  branch:"
+                for _ in range(self.chance.randint(1, 2)):
+                    yield f"{indent}    - when: {self.condition()}"
+                    yield f"{indent}      steps:"
+                    yield from self.block(depth - 1, f"{indent}        ")
+                yield f"{indent}    - else: []"
+            case "parallel":
+                yield f"{indent}  parallel:"
+                yield f"{indent}    branches:"
+                for branch in range(self.chance.randint(1, 3)):
+                    yield f"{indent}      b{branch}:"
+                    yield from self.block(depth - 1, f"{indent}        ")
+            case _:
+                yield f"{indent}  when: input.flags[0] && {self.condition()}"
+                yield f"{indent}  return: {{}}"
+
+
+def definition(seed: int) -> Graph:
+    """Make a random definition; references that its compiler refuses are guarded or left out."""
+    for attempt in range(40):
+        chance = random.Random(seed * 100 + attempt)
+        writer = Writer(chance, guards=attempt % 3 == 2)
+        body = "\n".join(writer.block(2, "  "))
+        compiled = compile_definition(f"{HEAD}steps:\n{body}\n")
+        if compiled.graph is not None:
+            return compiled.graph
+    fallback = compile_definition(HEAD + "steps: [{id: a, task: t.a@1}, {id: b, set: {v: '${ steps.a.output }'}}]\n")
+    assert fallback.graph is not None
+    return fallback.graph
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@given(seed=st.integers(0, 2**40), answers=st.lists(st.integers(0, 5), min_size=1, max_size=8))
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_what_publishing_proves_holds_in_every_run(seed: int, answers: list[int]) -> None:
+    graph = definition(seed)
+    running: set[tuple[str, int]] = set()
+    taken: list[tuple[str, int]] = []
+    refused = 0
+
+    def script(command: SubmitTask) -> Answer | Refusal:
+        nonlocal refused
+        kind = answers[(len(taken) + refused) % len(answers)]
+        if kind == 0 and refused % 5 != 4:
+            refused += 1
+            return Refusal(Failure("QUEUE_FULL", "full"))
+        taken.append((command.step, command.round))
+        running.add((command.step, command.round))
+        longest = command.spec.timeout_seconds + command.spec.attempt_timeout_seconds
+        late = Answer(output={"done": kind == 1}, after_seconds=longest, ignores_cancel=True)
+        failed = Answer(Outcome.FAILED, error=Failure("X", "failed"), after_seconds=longest, ignores_cancel=True)
+        return failed if kind == 2 else late
+
+    flags = [bool(seed >> bit & 1) for bit in range(8)]
+    outcome = Simulation(Flow(graph), script, input_value={"flags": flags}).run()
+    assert outcome.instance.state in INSTANCE_TERMINAL
+    assert len(taken) <= graph.bounds.tasks
+    assert max((line.at_seconds for line in outcome.trace), default=0.0) <= graph.bounds.active_seconds + 1e-6
+    errors = [
+        line.entry.data
+        for line in outcome.trace
+        if "NO_SUCH_FIELD" in str(line.entry.data) and "steps" in str(line.entry.data)
+    ]
+    assert errors == []
