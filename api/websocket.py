@@ -35,7 +35,8 @@ _WRITE_BYTES = 262_144
 class SocketLimits:
     """What one socket may cost, and how long it may be silent.
 
-    `queue_bytes` may be passed by one batch of frames (the batch that was offered while there was room).
+    `queue_bytes` may be passed by one batch of frames (the batch that was offered while there was room): the largest is
+    a claim's, 256 tasks with 64 KiB of params each.
     """
 
     message_bytes: int = 1 << 20
@@ -94,6 +95,11 @@ class WorkerSocket:
         """Count the bytes that wait for the writer."""
         return self._queued_bytes
 
+    @property
+    def is_congested(self) -> bool:
+        """Tell whether more than a quarter of the buffer is taken: time to hold back what can wait."""
+        return self._queued_bytes > self._limits.queue_bytes // 4
+
     def offer(self, texts: Sequence[bytes]) -> bool:
         """Queue text messages, all or none; return False when the socket is closed or its buffer full.
 
@@ -145,6 +151,9 @@ class WorkerSocket:
                 self._heard_at = time.monotonic()
                 self._pinged_at = None
                 yield from self._feed(data)
+                if len(data) >= _RECEIVE_BYTES // 8:
+                    # A read of a ready socket does not switch: one that is always ready would keep the hub to itself.
+                    gevent.sleep(0)  # noqa: TID251  # a turn for the others, not a wait
             if self._closed or self._frames.state is not State.OPEN:
                 return
             now = time.monotonic()

@@ -85,6 +85,10 @@ class WorkerOutbox:
         self._fencing_epoch = fencing_epoch
         self.session: Session | None = None
 
+    def has_room(self) -> bool:
+        """Say whether the worker keeps up with what it is sent."""
+        return not (self._socket.closed or self._socket.is_congested)
+
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Offer claimed tasks."""
         assert self.session is not None, "a session gets tasks only after it was opened"

@@ -53,6 +53,9 @@ class CancelNotice:
 class Outbox(Protocol):
     """The way to a worker. Its calls put into a bounded queue and never wait for the network."""
 
+    def has_room(self) -> bool:
+        """Say whether the way is free enough for another batch; a slow network is no reason to lease more."""
+
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Hand out tasks."""
 
@@ -100,7 +103,7 @@ class Session:
 
     def room(self) -> int:
         """Say how many more tasks it may be given now."""
-        if self.is_draining or self.is_unresponsive:
+        if self.is_draining or self.is_unresponsive or not self.outbox.has_room():
             return 0
         return max(0, self._capacity - len(self._held))
 

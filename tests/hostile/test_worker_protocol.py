@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -283,8 +285,50 @@ def test_a_flood_of_bad_items_costs_no_more_than_its_answers(node: Node) -> None
         assert raw.hear("error")["code"] == "INVALID_ITEM"
 
 
+def test_a_flood_of_messages_does_not_hold_up_the_others(node: Node) -> None:
+    stop = threading.Event()
+    flood = make_frame(b'{"type":"capacity","capacity":4}') * 5_000
+
+    def pour(raw: Raw) -> None:
+        with contextlib.suppress(OSError):
+            while not stop.is_set():
+                raw.sock.sendall(flood)
+
+    with Raw(node, HELLO) as bad, Raw(node, HELLO) as good:
+        good.hear("welcome")
+        thread = threading.Thread(target=pour, args=(bad,))
+        thread.start()
+        try:
+            for _ in range(5):
+                begun = time.monotonic()
+                good.say({"type": "ping"})
+                good.hear("pong")
+                assert time.monotonic() - begun < 2
+        finally:
+            stop.set()
+            with contextlib.suppress(OSError):  # the node may have dropped it: it sent no heartbeat
+                bad.sock.shutdown(2)
+            thread.join(10)
+
+
 def test_a_worker_that_went_away_is_forgotten(node: Node) -> None:
     with Raw(node, HELLO) as raw:
         raw.hear("welcome")
         assert node.gate.session_count == 1
     wait_until(lambda: node.gate.session_count == 0)
+
+
+def test_a_large_credit_with_large_params_congests_and_recovers(layer: MemoryLayer) -> None:
+    with (
+        running_node(layer, limits=SessionLimits(node="n1", heartbeat_ms=20_000)) as node,
+        Raw(node, HELLO | {"capacity": 150}) as raw,
+    ):
+        raw.hear("welcome")
+        session = layer.sessions[0]
+        node.call(lambda: layer.submit(150, params="x" * 60_000))
+        assert session.room() == 0, "nothing more is leased while 9 MB wait for the worker"
+        tasks: list[dict[str, Any]] = []
+        while len(tasks) < 150:
+            tasks += raw.hear("assign")["tasks"]
+        wait_until(session.outbox.has_room)
+        assert session.room() == 150, "the memory layer holds nothing in Pulse's own session"
