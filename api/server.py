@@ -22,6 +22,7 @@ import orbit
 from api.app import app_make
 from api.authentication import Authenticator
 from api.backlog import BacklogCollector
+from api.dispatch_metrics import MeasuredDispatcher
 from api.in_flight import InFlight
 from api.installation import installation_check
 from api.listener import ListenerLimits, NodeServer
@@ -76,7 +77,7 @@ class Node:
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
         self.gate = WorkerGate(
             authenticator=self.authenticator,
-            dispatcher=self.pulse.dispatcher,
+            dispatcher=MeasuredDispatcher(self.pulse.dispatcher, self.metrics.start_delay_seconds.observe),
             execution=self.pulse.execution,
             limits=SessionLimits(
                 node=name,
@@ -144,6 +145,8 @@ class Node:
 
     def _sample(self) -> None:
         self.metrics.workers.set(self.gate.session_count)
+        self.metrics.sync(self.metrics.retries, self.pulse.retries_count)
+        self.metrics.sync(self.metrics.lost_attempts, self.pulse.lost_count)
 
 
 def serve(settings: Settings, *, shared_port: bool = False, on_listening: Callable[[str], None] | None = None) -> int:

@@ -35,7 +35,10 @@ class Metrics:
             "orbit_http_request_seconds", "Time to answer a request", ["route"], buckets=_LATENCY, registry=own
         )
         self.start_delay_seconds = Histogram(
-            "orbit_task_start_delay_seconds", "From when a task was due to its Start", buckets=_LATENCY, registry=own
+            "orbit_task_start_delay_seconds",
+            "From when a task was due to its assignment to a worker",
+            buckets=_LATENCY,
+            registry=own,
         )
         self.retries = Counter("orbit_task_retries", "Attempts that will be repeated", registry=own)
         self.lost_attempts = Counter("orbit_attempts_lost", "Attempts whose lease ended while they ran", registry=own)

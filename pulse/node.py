@@ -35,6 +35,8 @@ class PulseNode:
     def __init__(self, database: Database, *, name: str) -> None:
         self.database = database
         self.listeners: list[TaskListener] = []
+        self.retries_count = 0
+        self.lost_count = 0
         self.changes = Changes()
         self.execution = Execution(database, self)
         self.dispatcher = Dispatcher(database, name, self.execution.give_back)
@@ -75,6 +77,11 @@ class PulseNode:
     def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
         """Give room back to sessions."""
         self.dispatcher.on_ended(attempt_ids)
+
+    def on_trouble(self, *, retries: int, lost: int) -> None:
+        """Count for the metrics."""
+        self.retries_count += retries
+        self.lost_count += lost
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Ask workers to stop."""

@@ -61,6 +61,9 @@ class Surroundings(Protocol):
     def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
         """Hear of attempts that are no longer live."""
 
+    def on_trouble(self, *, retries: int, lost: int) -> None:
+        """Hear how many tasks will be tried again and how many attempts were lost, for the metrics."""
+
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Hear of running tasks whose workers should be asked to stop, and why."""
 
@@ -104,6 +107,9 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
     tx.after_commit(lambda: around.on_ended(ended))
     tx.after_commit(lambda: around.on_ready(lanes))
     tx.after_commit(lambda: around.on_changed(changed))
+    retries, lost = sum(write.is_retry for write in writes), sum(item.lost for item in settlements)
+    if retries or lost:
+        tx.after_commit(lambda: around.on_trouble(retries=retries, lost=lost))
 
 
 def _write(item: Settlement, *, now: Micros) -> TaskWrite:
