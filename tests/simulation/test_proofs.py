@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from definitions.codes import Code
 from definitions.compiler import compile_definition
 from definitions.graph import Graph
 from engine.command import SubmitTask
@@ -21,7 +22,7 @@ from engine.simulator import Answer, Refusal, Simulation
 from engine.states import INSTANCE_TERMINAL
 from engine.stimulus import Outcome
 
-EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 120
+EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 60
 HEAD = """\
 orbit: weave/1
 workflow: random
@@ -34,80 +35,82 @@ input: {type: object, required: [flags], properties: {flags: {type: array, items
 
 @dataclass(slots=True)
 class Writer:
-    """Writes random blocks of steps; `refers` says how a step reads an earlier one."""
+    """Writes random blocks of steps that read earlier ones: bare where that is certain, guarded where it may be not."""
 
     chance: random.Random
-    guards: bool
-    names: list[str] = field(default_factory=list)
+    daring: float  # how often a step is read bare although it may have been skipped, which the compiler must refuse
+    maybe: list[str] = field(default_factory=list)
 
     def condition(self) -> str:
         return f"input.flags[{self.chance.randrange(8)}]"
 
-    def reference(self) -> str:
-        if not self.names or self.chance.random() < 0.3:
-            return "null"
-        name = self.chance.choice(self.names)
-        if self.guards:
-            return f"'${{ default(steps.{name}.output, null) }}'"
-        return f"'${{ steps.{name}.output }}'"
+    def reference(self, certain: list[str]) -> str:
+        if self.maybe and self.chance.random() < 0.2:
+            name = self.chance.choice(self.maybe)
+            bare = self.chance.random() < self.daring
+            return f"'${{ steps.{name}.output }}'" if bare else f"'${{ default(steps.{name}.output, null) }}'"
+        return f"'${{ steps.{self.chance.choice(certain)}.output }}'" if certain else "null"
 
-    def block(self, depth: int, indent: str) -> Iterator[str]:
-        for _ in range(self.chance.randint(1, 3)):
-            yield from self.step(depth, indent)
+    def block(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
+        for _ in range(self.chance.randint(1, 4)):
+            yield from self.step(depth, indent, certain)
 
-    def step(self, depth: int, indent: str) -> Iterator[str]:
+    def step(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         name = f"s{self.chance.randrange(10**9)}"
+        kind = self.chance.choice(["task", "task", "set", "wait", "poll", "end", *["branch", "parallel"] * depth])
+        is_conditional = kind == "end" or self.chance.random() < 0.25
         yield f"{indent}- id: {name}"
-        if self.chance.random() < 0.25:
+        if is_conditional:
             yield f"{indent}  when: {self.condition()}"
-        kinds = ["task", "task", "set", "wait", "poll", "end"] + ["branch", "parallel"] * (2 if depth else 0)
-        match self.chance.choice(kinds):
+        inside = list(certain)
+        match kind:
             case "task":
                 yield f"{indent}  task: t.a@1"
-                yield f"{indent}  input: {self.reference()}"
-                self.names.append(name)
+                yield f"{indent}  input: {self.reference(certain)}"
             case "set":
-                yield f"{indent}  set: {{v: {self.reference()}}}"
-                self.names.append(name)
+                yield f"{indent}  set: {{v: {self.reference(certain)}}}"
             case "wait":
                 yield f"{indent}  wait: {{for: {self.chance.randint(1, 90)}s}}"
             case "poll":
                 yield (
-                    f"{indent}  poll: {{task: t.p@1, input: {self.reference()}, done_when: output.done == true, every: "
-                    f"{self.chance.randint(1, 9)}s, max_rounds: {self.chance.randint(1, 4)}, timeout: "
+                    f"{indent}  poll: {{task: t.p@1, input: {self.reference(certain)}, done_when: output.done == true, "
+                    f"every: {self.chance.randint(1, 9)}s, max_rounds: {self.chance.randint(1, 4)}, timeout: "
                     f"{self.chance.choice(['10s', '5m'])}, on_round_error: {self.chance.choice(['fail', 'continue'])}}}"
                 )
-                self.names.append(name)
             case "branch":
                 yield f"{indent}  branch:"
                 for _ in range(self.chance.randint(1, 2)):
                     yield f"{indent}    - when: {self.condition()}"
                     yield f"{indent}      steps:"
-                    yield from self.block(depth - 1, f"{indent}        ")
+                    yield from self.block(depth - 1, f"{indent}        ", list(certain))
                 yield f"{indent}    - else: []"
             case "parallel":
                 yield f"{indent}  parallel:"
                 yield f"{indent}    branches:"
                 for branch in range(self.chance.randint(1, 3)):
+                    beside = list(certain)
                     yield f"{indent}      b{branch}:"
-                    yield from self.block(depth - 1, f"{indent}        ")
+                    yield from self.block(depth - 1, f"{indent}        ", beside)
+                    inside += [each for each in beside if each not in inside]
             case _:
-                yield f"{indent}  when: input.flags[0] && {self.condition()}"
                 yield f"{indent}  return: {{}}"
+        if kind in {"task", "set", "poll"}:
+            (self.maybe if is_conditional else inside).append(name)
+        if not is_conditional:
+            certain[:] = inside
 
 
 def definition(seed: int) -> Graph:
-    """Make a random definition; references that its compiler refuses are guarded or left out."""
-    for attempt in range(40):
-        chance = random.Random(seed * 100 + attempt)
-        writer = Writer(chance, guards=attempt % 3 == 2)
-        body = "\n".join(writer.block(2, "  "))
+    """Make a random definition that compiles; the compiler refuses about half of the first attempts, as it must."""
+    for attempt in range(100):
+        writer = Writer(random.Random(seed * 100 + attempt), daring=0.3 if attempt < 2 else 0.0)
+        body = "\n".join(writer.block(2, "  ", []))
         compiled = compile_definition(f"{HEAD}steps:\n{body}\n")
         if compiled.graph is not None:
             return compiled.graph
-    fallback = compile_definition(HEAD + "steps: [{id: a, task: t.a@1}, {id: b, set: {v: '${ steps.a.output }'}}]\n")
-    assert fallback.graph is not None
-    return fallback.graph
+        codes = {finding.code for finding in compiled.findings}
+        assert codes == {Code.UNCERTAIN_REFERENCE}, compiled.render()
+    raise AssertionError("the writer makes nothing that compiles")
 
 
 @pytest.mark.soak

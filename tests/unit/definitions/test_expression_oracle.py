@@ -32,7 +32,7 @@ DATA: dict[str, Any] = {
 }
 OURS = {"input": DATA}
 ERROR = object()
-EXAMPLES = 60_000 if os.environ.get("ORBIT_SOAK") == "1" else 1_000
+EXAMPLES = 60_000 if os.environ.get("ORBIT_SOAK") == "1" else 500
 
 ENVIRONMENT = cel.NewEnv(variables={"input": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)})
 

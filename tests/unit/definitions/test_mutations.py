@@ -12,7 +12,7 @@ from definitions.graph import NodeKind
 from definitions.graph_json import graph_from_json, graph_to_json
 
 EXAMPLE = (Path(__file__).parents[3] / "examples" / "payout" / "payout.yaml").read_text(encoding="utf-8")
-EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 200
+EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 100
 LINES = EXAMPLE.splitlines(keepends=True)
 WORDS = sorted({word for line in LINES for word in line.replace(":", " : ").replace(",", " , ").split()})
 

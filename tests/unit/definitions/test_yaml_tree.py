@@ -137,7 +137,7 @@ def test_hostile_file_takes_little_time(name: str) -> None:
     assert len(findings) <= 101
 
 
-@pytest.mark.parametrize("name", ["alias bomb", "long list", "many keys", "control characters", "one long text"])
+@pytest.mark.parametrize("name", ["alias bomb", "many keys", "one long text"])
 def test_hostile_file_takes_little_memory(name: str) -> None:
     tracemalloc.start()
     try:
