@@ -87,7 +87,7 @@ class Advancer:
         self.flows = flows
         self._tasks = tasks
 
-    def run(self, tx: Transaction, works: Sequence[Work], now: Micros) -> None:
+    def run(self, tx: Transaction, works: Sequence[Work], *, now: Micros) -> None:
         """Advance every work until nothing more follows at `now`, then write what changed.
 
         A new instance whose advance raises is not stored: the caller finds the error in its `broken`.
@@ -172,7 +172,7 @@ class Advancer:
     def _write(self, tx: Transaction, works: Sequence[Work], now: Micros) -> None:
         good = [work for work in works if work.broken is None]
         broken = [work for work in works if work.broken is not None and not work.is_new]
-        hold(tx, [Held(work.stored, work.pending, work.broken) for work in broken], now)
+        hold(tx, [Held(work.stored, work.pending, work.broken) for work in broken], now=now)
         instances_insert(tx, [Stored(work.stored.origin, work.instance) for work in good if work.is_new])
         old = [(work, _stored_due(work, now)) for work in good if not work.is_new]
         instances_update(
@@ -194,7 +194,7 @@ class Advancer:
         stimuli_delete(tx, [entry.id for work in good for entry in work.pending])
 
 
-def hold(tx: Transaction, helds: Sequence[Held], now: Micros) -> None:
+def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
     """Hold instances whose advance raised: NEEDS_RECOVERY with ENGINE_ERROR, their stimuli set aside, nothing lost."""
     changed: list[Instance] = []
     recorded: list[tuple[bytes, Recorded]] = []

@@ -5,6 +5,9 @@ Every unfinished instance waits for something that has a name; that it does is a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from engine.flow import Flow
 from engine.instance import Instance, Step
 from engine.polling import task_spec
@@ -13,9 +16,26 @@ from orbit.clock import to_rfc3339
 from orbit.ids import to_hex
 from orbit.jsontext import Json
 
+# Tasks that are looked at for one explanation.
+TASKS_SHOWN = 20
 
-def explain(flow: Flow, instance: Instance) -> dict[str, Json]:
-    """Give the state, a sentence, and one reason for each thing that is waited for."""
+
+@dataclass(frozen=True, slots=True)
+class TaskLook:
+    """What Pulse says of a task: its state, and while it waits why."""
+
+    state: str
+    wait_reason: str | None
+
+
+def tasks_of(instance: Instance) -> list[bytes]:
+    """List the tasks whose looks make the explanation better."""
+    running = [step.task_id for step in instance.steps.values() if step.state is StepState.RUNNING]
+    return [task_id for task_id in running if task_id is not None][:TASKS_SHOWN]
+
+
+def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | None = None) -> dict[str, Json]:
+    """Give the state, a sentence, and one reason for each thing that is waited for; `looks` are at tasks by id."""
     if instance.state in INSTANCE_TERMINAL:
         ended = f"the instance has ended {instance.state.value}"
         return {"state": instance.state.value, "summary": ended, "waits_for": []}
@@ -24,7 +44,7 @@ def explain(flow: Flow, instance: Instance) -> dict[str, Json]:
         reasons.append(_needs_recovery(instance))
     order = flow.order
     unfinished = [step for step in instance.steps.values() if step.state in STEP_UNFINISHED]
-    reasons += [_step_reason(flow, step) for step in sorted(unfinished, key=lambda step: order[step.id])]
+    reasons += [_step_reason(flow, step, looks or {}) for step in sorted(unfinished, key=lambda step: order[step.id])]
     summary = "; ".join(str(reason["text"]) for reason in reasons)
     if instance.state is InstanceState.ENDING:
         summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
@@ -43,7 +63,7 @@ def _needs_recovery(instance: Instance) -> dict[str, Json]:
     }
 
 
-def _step_reason(flow: Flow, step: Step) -> dict[str, Json]:
+def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dict[str, Json]:
     form: dict[str, Json] = {"step": step.id}
     if step.state is StepState.WAITING:
         assert step.due_at is not None
@@ -66,5 +86,11 @@ def _step_reason(flow: Flow, step: Step) -> dict[str, Json]:
         assert step.review_at is not None
         text = f"step {step.id} waits for a review of {task}, since {to_rfc3339(step.review_at)}"
         return form | {"kind": "REVIEW", "since": to_rfc3339(step.review_at), "text": text}
-    asked = "" if step.reason is None else f", which was asked to stop ({step.reason})"
-    return form | {"kind": "TASK", "text": f"step {step.id} waits for {task}{asked}"}
+    text = f"step {step.id} waits for {task}"
+    look = looks.get(step.task_id)
+    if look is not None:
+        form |= {"task_state": look.state, "wait_reason": look.wait_reason}
+        text += f", which is {look.state}" + (f" ({look.wait_reason})" if look.wait_reason else "")
+    if step.reason is not None:
+        text += f", and was asked to stop ({step.reason})"
+    return form | {"kind": "TASK", "text": text}

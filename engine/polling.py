@@ -17,6 +17,7 @@ from orbit.clock import Micros, seconds
 
 REJECTED = "POLL_REJECTED"
 EXHAUSTED = "POLL_EXHAUSTED"
+STOPPED = "STEP_TIMED_OUT"  # the error of a task that ended because its step's bound had passed
 
 
 def task_spec(node: Node) -> TaskSpec:
@@ -40,11 +41,12 @@ def answered(draft: Draft, step: Step, spec: PollSpec) -> None:
 
 def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> None:
     """Judge a round without an answer: it fails the step, or counts as still processing if the definition says so."""
-    if step.reason is StepReason.STEP_TIMED_OUT:
-        exhausted(draft, draft.change(step, log=_logged(draft, step, "CANCELLED")), "its time-out has passed")
-        return
-    step = draft.change(step, log=_logged(draft, step, "FAILED"))
-    if spec.continue_on_round_error:
+    was_stopped = step.reason is StepReason.STEP_TIMED_OUT
+    outcome = "CANCELLED" if was_stopped and error.code == STOPPED else "FAILED"
+    step = draft.change(step, log=_logged(draft, step, outcome))
+    if was_stopped:
+        exhausted(draft, step, "its time-out has passed")
+    elif spec.continue_on_round_error:
         _wait(draft, step, spec)
     else:
         draft.fail(step.id, error)

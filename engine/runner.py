@@ -184,8 +184,8 @@ class Runner:
         held = [stored for stored in locked if is_held_by_engine(stored.instance)]
         works = self._works(tx, [stored for stored in locked if not is_held_by_engine(stored.instance)], pending)
         now = tx.now()
-        hold(tx, [Held(stored, pending[stored.instance.id], None) for stored in held], now)
-        self._advancer.run(tx, works, now)
+        hold(tx, [Held(stored, pending[stored.instance.id], None) for stored in held], now=now)
+        self._advancer.run(tx, works, now=now)
         return works, now
 
     def _pending(self, tx: Transaction, locked: Sequence[Stored], found: Found) -> dict[bytes, list[Pending]]:
@@ -233,7 +233,7 @@ class Runner:
         def hold_one(tx: Transaction) -> None:
             locked = instances_lock(tx, found.instance_ids)
             pending = self._pending(tx, locked, found)
-            hold(tx, [Held(stored, pending[stored.instance.id], error) for stored in locked], tx.now())
+            hold(tx, [Held(stored, pending[stored.instance.id], error) for stored in locked], now=tx.now())
 
         self._database.transaction(hold_one, pool=Pool.DISPATCH)
         self._on_changed(found.instance_ids)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.batch import Advancer
-from engine.explain import explain
+from engine.explain import TaskLook, explain, tasks_of
 from engine.instance import INPUT, OUTPUT
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL
@@ -25,6 +25,7 @@ from orbit.database import Database
 from orbit.errors import NotFound
 from orbit.idempotency import Answer
 from orbit.jsontext import Json
+from pulse.tasks import task_get
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -124,7 +125,11 @@ class Instances:
             stored = self._with_steps(tx, namespace_id, instance_id)
             origin = stored.origin
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
-            return explain(flow, stored.instance)
+            looks = {}
+            for task_id in tasks_of(stored.instance):
+                task = task_get(tx, namespace_id, task_id)
+                looks[task_id] = TaskLook(task.state, task.wait_reason)
+            return explain(flow, stored.instance, looks)
 
         return self._database.transaction(read)
 

@@ -170,7 +170,7 @@ class Starter:
                 Receipt(start.receipt_id, command.namespace_id, command.meaning, work.instance.id, dumps(answer), now)
             )
         receipts_insert(tx, receipts)
-        self._advancer.run(tx, works, now)
+        self._advancer.run(tx, works, now=now)
         for work in works:
             if work.broken is not None:
                 # The whole batch is rolled back; the batcher splits it, so that only this start fails.

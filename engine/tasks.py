@@ -113,7 +113,7 @@ def ended(draft: Draft, node: Node, stimulus: TaskEnded) -> None:
             except ExpressionFailed as failed:
                 draft.fail(step.id, failed.error)
         case Outcome.FAILED:
-            _failed(draft, node, step, _judged(step, stimulus.error))
+            _failed(draft, node, step, _judged(node, step, stimulus.error))
         case Outcome.CANCELLED:
             _failed(draft, node, step, _cancel_failure(step))
 
@@ -144,9 +144,10 @@ def _failed(draft: Draft, node: Node, step: Step, error: Failure) -> None:
         draft.fail(step.id, error)
 
 
-def _judged(step: Step, error: Failure | None) -> Failure:
-    # The task's deadline and the step's timer are the same instant: which of the two speaks first must not show.
-    if error is not None and error.code == "DEADLINE_EXCEEDED":
+def _judged(node: Node, step: Step, error: Failure | None) -> Failure:
+    # The deadline of a step's only task and the step's timer are the same instant: which of the two speaks first must
+    # not show. A round of a poll has a deadline of its own.
+    if error is not None and error.code == "DEADLINE_EXCEEDED" and not isinstance(node.spec, PollSpec):
         return _timed_out(step)
     return error or Failure("TASK_FAILED", "the task failed")
 

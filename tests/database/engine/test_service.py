@@ -269,3 +269,14 @@ def test_what_becomes_of_an_instance_is_an_event(weave: Weave) -> None:
 
     assert events_of(good) == [("instance.started", 1), ("instance.succeeded", 3)]
     assert [kind for kind, _ in events_of(bad)] == ["instance.needs_recovery", "instance.started"]
+
+
+def test_the_explanation_of_a_task_says_what_pulse_says_of_it(weave: Weave) -> None:
+    weave.publish(ONE)
+    instance = weave.start("one", {"n": 1})
+    (reason,) = weave.instances.instance_explain(weave.namespace_id, instance)["waits_for"]
+    assert (reason["kind"], reason["task_state"], reason["wait_reason"]) == ("TASK", "WAITING", "NO_COMPATIBLE_WORKER")
+    assert "NO_COMPATIBLE_WORKER" in reason["text"]
+    weave.claim()
+    (reason,) = weave.instances.instance_explain(weave.namespace_id, instance)["waits_for"]
+    assert (reason["task_state"], reason["wait_reason"]) == ("RUNNING", None)

@@ -226,6 +226,27 @@ def test_a_failed_round_fails_the_poll_or_counts_as_still_processing() -> None:
     assert patient.instance.state is InstanceState.SUCCEEDED
 
 
+def test_a_round_past_its_own_deadline_is_a_failed_round_and_no_time_out_of_the_step() -> None:
+    slow = Answer(after_seconds=500.0)
+    outcome, _ = polled(poll("p", task=task_spec(timeout_seconds=100.0)), slow)
+    assert error_of(outcome, "p").code == "DEADLINE_EXCEEDED"
+    assert at(outcome, "step.failed", "p") == [100.0]
+
+
+def test_a_stopped_round_that_reports_a_failure_is_counted_as_one() -> None:
+    flow = Flow(graph(poll("a", timeout_seconds=15.0)))
+    late, _ = advance(flow, started(flow), [], 15 * SECOND)
+    assert late.steps["a"].reason is StepReason.STEP_TIMED_OUT
+    stopped, _ = advance(flow, late, [TaskEnded("a", 1, Outcome.CANCELLED)], 16 * SECOND)
+    broken, _ = advance(flow, late, [TaskEnded("a", 1, Outcome.FAILED, Failure("NO_BANK", "closed"))], 16 * SECOND)
+    for after, counts in ((stopped, {"CANCELLED": 1}), (broken, {"FAILED": 1})):
+        step = after.steps["a"]
+        assert step.error is not None
+        assert step.error.code == "POLL_EXHAUSTED"
+        assert step.log is not None
+        assert step.log.counts == counts
+
+
 def test_rounds_that_fail_for_ever_exhaust_the_poll() -> None:
     broken = Answer(Outcome.FAILED, error=Failure("NO_BANK", "closed"))
     outcome, asked = polled(poll("p", continue_on_round_error=True, rounds_max=4), broken)
