@@ -227,6 +227,7 @@ class NodeHandler(WebSocketHandler):  # type: ignore[misc]  # the library has no
 
     def _body(self, limits: ListenerLimits) -> bytes | None:
         """Read the whole body; None when the client went away. Raises the refusal of a late, broken or long one."""
+        self._check_framing()
         declared = self.content_length
         if declared is not None and declared > limits.body_bytes:
             raise PayloadTooLarge(f"a body may have {limits.body_bytes} bytes")
@@ -245,6 +246,19 @@ class NodeHandler(WebSocketHandler):  # type: ignore[misc]  # the library has no
         if declared is not None and len(body) < declared:
             raise InvalidRequest("the body ended early")
         return body
+
+    def _check_framing(self) -> None:
+        """Refuse a body whose length two parsers could read differently (RFC 9112, section 6.3): request smuggling.
+
+        The library reads `1_0` and `+10` as ten, takes the first of two lengths and ignores codings it does not know.
+        """
+        lengths = self.headers.get_all("Content-Length") or []
+        codings = self.headers.get_all("Transfer-Encoding") or []
+        sound = all(value.strip().isascii() and value.strip().isdigit() for value in lengths)
+        if len(lengths) > 1 or not sound or any(coding.strip().lower() != "chunked" for coding in codings):
+            raise InvalidRequest("the length of the body is not told in exactly one way")
+        if codings:
+            self.close_connection = True
 
     def _refuse(self, error: OrbitError) -> None:
         """Answer with the error envelope, then end the connection: what the client still sends is not a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket as native
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from api.listener import ListenerLimits, NodeHandler
 from tests.hostile.socket_server import EchoGate, RawClient, Running, running_server
+from tests.support.declared import ROOT
 
 POST = b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LIMITS = ListenerLimits(head_seconds=0.6, body_seconds=0.8, idle_seconds=1.5, body_bytes=1_000, linger_seconds=0.3)
@@ -35,6 +37,20 @@ def test_a_chunked_body_reaches_the_application_whole(node: Running) -> None:
     chunks = b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
     answer = ask(node, POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
     assert answer.endswith(b"\r\n\r\n11")
+
+
+def test_a_body_is_asked_for_when_the_client_waits_for_that(node: Running) -> None:
+    with RawClient(node.port) as client:
+        client.sock.sendall(POST + b"Connection: close\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+        assert client.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sock.sendall(b"hello")
+        assert client.rest().endswith(b"\r\n\r\n5")
+
+
+def test_a_length_beside_chunks_is_not_believed_and_ends_the_connection(node: Running) -> None:
+    smuggled = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = ask(node, POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 def test_two_requests_in_one_packet_are_answered_in_order(node: Running) -> None:
@@ -118,6 +134,11 @@ def test_a_body_over_the_limit_is_answered_413(node: Running, request_bytes: byt
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
         b"GET\r\n\r\n",
         POST + b"Content-Length: -5\r\n\r\n",
+        POST + b"Content-Length: 1_0\r\n\r\n0123456789",
+        POST + b"Content-Length: +2\r\n\r\nok",
+        POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+        POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
         POST + b"Content-Length: many\r\n\r\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
@@ -152,3 +173,22 @@ def test_nodelay_is_on_for_every_connection() -> None:
         ask(node, POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
     assert seen
     assert seen[0] != 0
+
+
+def test_the_documented_limits_are_the_defaults() -> None:
+    page = (ROOT / "docs" / "connections.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", page, re.MULTILINE))
+    limits = ListenerLimits()
+    assert rows["TLS handshake"] == f"{limits.tls_seconds:g} s"
+    assert rows["first request, its head in all"] == f"{limits.head_seconds:g} s"
+    assert rows["the next request on an idle connection"] == f"{limits.idle_seconds:g} s"
+    assert rows["body, in all"] == f"{limits.body_seconds:g} s"
+    assert rows["body, size"] == f"{limits.body_bytes} bytes"
+    assert rows["answer, each piece of it"] == f"{limits.send_seconds:g} s"
+    assert rows["worker sockets per credential and per address, on one node"] == f"{limits.caps.per_address}"
+    assert limits.caps.per_address == limits.caps.per_credential
+    assert rows["message on a worker socket"] == f"{limits.socket.message_bytes} bytes"
+    assert rows["bytes that wait for a worker"].startswith(f"{limits.socket.queue_bytes},")
+    assert rows["a send to a worker"] == f"{limits.socket.send_seconds:g} s"
+    silence = f"a ping after {limits.socket.ping_after_seconds:g} s, an answer to it within"
+    assert rows["silence of a worker"] == f"{silence} {limits.socket.pong_within_seconds:g} s"
