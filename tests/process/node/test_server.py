@@ -1,5 +1,6 @@
 """`orbit server` as a process: it starts or says why not, drains on SIGTERM, and several of them share a port."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
+from orbit.sdk.errors import APIError
 from orbit.sdk.models import SubmitTask
+from orbit.sdk.settings import Connection
+from orbit.sdk.worker import Worker
+from tests.process.worker.cutting_proxy import CuttingProxy
 from tests.support.processes import (
     QUEUE,
     NodeProcess,
@@ -150,3 +155,47 @@ def test_several_processes_share_a_port_and_one_that_dies_is_replaced(
             supervisor.kill()
             supervisor.wait()
         supervisor.stdout.close()
+
+
+@pytest.mark.databases("mysql")
+@pytest.mark.requirement("R002")
+def test_a_database_that_goes_away_gives_503_and_when_it_is_back_the_node_goes_on(
+    database_url: str, credentials: Path, short_folder: Path
+) -> None:
+    url = make_url(database_url)
+    proxy = CuttingProxy(url.port or 0)
+    try:
+        through = url.set(port=proxy.port).render_as_string(hide_password=False)
+        with (
+            node_process(through, credentials, short_folder) as node,
+            node.client as client,
+            httpx.Client(base_url=node.url, trust_env=False, timeout=60) as http,
+        ):
+            task = client.submit_task("k", TASK).task
+            proxy.refusing = True
+            proxy.cut()
+            with pytest.raises(APIError) as refused:
+                client.get_task(task.id)
+            assert (refused.value.status, refused.value.code) == (503, "UNAVAILABLE")
+            assert refused.value.retry_after == 1
+            ready = http.get("/readyz")
+            assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
+            assert http.get("/healthz").status_code == 200
+            assert "orbit_database_errors_total" in http.get("/metrics").text
+            proxy.refusing = False
+            wait_until(lambda: http.get("/readyz").status_code == 200, 30)
+            assert client.get_task(task.id).state == "WAITING"
+            assert client.submit_task("k", TASK).deduplicated
+            worker = Worker(queues=[QUEUE], connection=Connection(node.url, client_token(node)))
+            worker.task("echo@1", recovery="REPLAY_SAFE")(lambda params, _context: params)
+            worker.start()
+            assert client.result(task.id, timeout_seconds=30).output == {"a": 1}
+            assert worker.drain()
+            assert node.terminate() == 0
+    finally:
+        proxy.close()
+
+
+def client_token(node: NodeProcess) -> str:
+    """Read the token of the credentials file."""
+    return str(json.loads(node.credentials.read_text())["token"])
