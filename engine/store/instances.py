@@ -19,6 +19,7 @@ from engine.instance import Failure, Instance, Step
 from engine.states import Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
+from orbit.database.ids import ids_in
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
@@ -72,18 +73,16 @@ class Place:
     id: bytes
 
 
-_LOCK = (select(table).where(table.c.id.in_(bindparam("ids", expanding=True))).order_by(table.c.id)).with_for_update(
-    skip_locked=True
-)
+_LOCK = (select(table).where(ids_in(table.c.id)).order_by(table.c.id)).with_for_update(skip_locked=True)
 _DUE = select(table.c.id).where(table.c.due_at <= bindparam("now")).order_by(table.c.due_at, table.c.id)
 _NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
 _FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
-_REVISIONS = select(table.c.id, table.c.revision).where(table.c.id.in_(bindparam("ids", expanding=True)))
+_REVISIONS = select(table.c.id, table.c.revision).where(ids_in(table.c.id))
 
 
 def instances_lock(tx: Transaction, ids: Sequence[bytes]) -> list[Stored]:
-    """Lock instances in the order of their ids, leaving out those that somebody else has locked."""
-    return [_stored(row) for row in tx.rows(_LOCK, {"ids": sorted(ids)})]
+    """Lock instances in the order of their ids, leaving out those that somebody else has locked; `ids` is not empty."""
+    return [_stored(row) for row in tx.rows(_LOCK, {"ids": ids})]
 
 
 def instances_due(tx: Transaction, now: Micros, *, limit: int) -> list[bytes]:
@@ -104,8 +103,8 @@ def instance_find(tx: Transaction, namespace_id: bytes, identifier: bytes) -> St
 
 
 def instance_revisions(tx: Transaction, ids: Sequence[bytes]) -> dict[bytes, int]:
-    """Read the revisions of some instances."""
-    return {row.id: row.revision for row in tx.rows(_REVISIONS, {"ids": list(ids)})}
+    """Read the revisions of some instances; `ids` is not empty."""
+    return {row.id: row.revision for row in tx.rows(_REVISIONS, {"ids": ids})}
 
 
 def instances_page(

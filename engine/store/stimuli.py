@@ -15,6 +15,7 @@ from sqlalchemy import bindparam, false, select
 from engine.instance import Failure
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, TaskEnded
 from engine.tables import stimulus as table
+from orbit.database.ids import ids_in
 from orbit.ids import new_id
 from orbit.jsontext import dumps
 
@@ -42,11 +43,7 @@ _PROBE = (
     .where(table.c.held == false(), table.c.id > bindparam("after"))
     .order_by(table.c.held, table.c.id)
 )
-_TAKE = (
-    select(table)
-    .where(table.c.held == false(), table.c.id.in_(bindparam("ids", expanding=True)))
-    .order_by(table.c.held, table.c.id)
-)
+_TAKE = select(table).where(table.c.held == false(), ids_in(table.c.id)).order_by(table.c.held, table.c.id)
 
 
 def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -55,8 +52,11 @@ def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[tuple[by
 
 
 def stimuli_take(tx: Transaction, ids: Sequence[bytes]) -> list[Pending]:
-    """Read stimuli of locked instances; those that another runner has applied meanwhile are gone."""
-    return [_pending(row) for row in tx.rows(_TAKE, {"ids": list(ids)})]
+    """Read stimuli of locked instances; those that another runner has applied meanwhile are gone.
+
+    `ids` is not empty.
+    """
+    return [_pending(row) for row in tx.rows(_TAKE, {"ids": ids})]
 
 
 def stimuli_insert(tx: Transaction, found: Sequence[tuple[bytes, StoredStimulus]]) -> None:
