@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of each connection, in seconds, and the size of each of the two pools."""
+    """Bounds of each connection, in seconds, and the size of each of the two pools.
+
+    A statement ends by its own limit before the socket gives up, so only a server that is frozen or cut off costs the
+    whole of `socket_seconds`; that is how long a caller then waits for its 503.
+    """
 
     pool_size: int = 8
     connect_seconds: int = 5
-    socket_seconds: int = 30
+    socket_seconds: int = 15
     lock_wait_seconds: int = 5
-    statement_seconds: int = 20
+    statement_seconds: int = 10
 
 
 def engine_open(url: URL | str, limits: ConnectionLimits) -> Engine:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from enum import StrEnum
 from pathlib import Path
+from time import monotonic
 from time import sleep as _pause  # noqa: TID251  (the back-off of a lost deadlock has nothing to wait for)
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -36,6 +37,8 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 5
 _BACKOFF_SECONDS = 0.005
 _AWAY_ATTEMPTS_MAX = 2
+# A stale connection fails at once and the next one works; a server that let us wait longer would do so again.
+_AWAY_SECONDS_MAX = 2.0
 
 _holding: ContextVar[bool] = ContextVar("orbit_database_holding", default=False)
 
@@ -110,6 +113,7 @@ class Database:
     def _attempts(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
         away = 0
         for attempt in range(1, ATTEMPTS_MAX + 1):
+            started = monotonic()
             try:
                 if self._native is not None:
                     return self._native.run(lambda: self._once(work, engine))
@@ -123,7 +127,8 @@ class Database:
                 if failure is Failure.CONTENDED:
                     self.counts["deadlocks"] += 1
                 away += failure is Failure.AWAY
-                if attempt == ATTEMPTS_MAX or away > _AWAY_ATTEMPTS_MAX:
+                is_frozen = away > 0 and monotonic() - started > _AWAY_SECONDS_MAX
+                if attempt == ATTEMPTS_MAX or away > _AWAY_ATTEMPTS_MAX or is_frozen:
                     self.counts["failures"] += 1
                     message = "the database is away" if away else "the database is too contended"
                     raise Unavailable(message) from error

@@ -33,7 +33,8 @@ from orbit.sdk.settings import Connection
 log = logging.getLogger("orbit.worker")
 
 BACKOFF_SECONDS_FIRST = 0.25
-BACKOFF_SECONDS_MAX = 20.0
+# A sixth of a lease: with full jitter a worker is back before its leases end, also when a node was away for a while.
+BACKOFF_SECONDS_MAX = 5.0
 WELCOME_SECONDS = 15.0
 CLOSE_SECONDS = 2.0
 LAST_WORDS_SECONDS = 5.0
