@@ -71,11 +71,11 @@ def cache_folder() -> Path:
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orbit"
 
 
-def server_start(kind: Kind, folder: Path, *, durable: bool = False) -> Server:
+def server_start(kind: Kind, folder: Path, *, durable: bool = False, port: int = 0) -> Server:
     """Start a server whose state is all under `folder`; a folder that has data already is used again.
 
-    With `durable` every commit is flushed to disk, as in production. Raises ServerMissingError, or RuntimeError with
-    the end of the server's own log.
+    With `durable` every commit is flushed to disk, as in production. A `port` is for a server that comes back; without
+    one any free port is taken. Raises ServerMissingError, or RuntimeError with the end of the server's own log.
     """
     data = folder / "data"
     if not data.exists():
@@ -83,12 +83,12 @@ def server_start(kind: Kind, folder: Path, *, durable: bool = False) -> Server:
         subprocess.run(["cp", "-a", "--reflink=auto", str(_template(kind)), str(data)], check=True)
     log = folder / "error.log"
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
-        port = _free_port()
-        process = _launch(kind, folder, ["--datadir", str(data), f"--port={port}", *_options(durable=durable)])
-        if _is_up(process, port):
+        chosen = port or _free_port()
+        process = _launch(kind, folder, ["--datadir", str(data), f"--port={chosen}", *_options(durable=durable)])
+        if _is_up(process, chosen):
             # Whoever waits for it reaps it by pid; without this Popen would warn that it was left running.
             process.returncode = 0
-            return Server(kind, process.pid, port, str(folder))
+            return Server(kind, process.pid, chosen, str(folder))
         # Another process may have taken the port between our look and the server's.
         if attempt == _START_ATTEMPTS_MAX:
             break

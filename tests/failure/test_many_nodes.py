@@ -1,0 +1,179 @@
+"""Several nodes on one database: nothing lost, nothing run twice, no limit passed, every counter equal its recount."""
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from orbit.clock import SECOND
+from orbit.database import Database
+from orbit.sdk.models import StartInstance
+from pulse.tables import queue_usage
+from tests.support.fleet import Crew, Fleet, fleet, submit_many, task_of
+from tests.support.waiting import wait_until
+
+TASKS = 2_000
+INSTANCES = 100
+END_SECONDS_MAX = 120.0
+FIVE_STEPS = """
+orbit: weave/1
+workflow: five
+version: 1
+input: {type: object, required: [number], properties: {number: {type: integer}}}
+timeout: 1h
+defaults: {queue: main, start_within: 10m}
+steps:
+  - {id: first, task: work.safe@1, input: {number: "${ input.number }"}}
+  - id: both
+    parallel:
+      join: all
+      branches:
+        left:
+          - {id: left, task: work.safe@1, input: {number: "${ input.number }"}}
+        right:
+          - {id: right, task: work.manual@1, input: {number: "${ input.number }"}}
+  - {id: fourth, task: work.manual@1, input: {number: "${ steps.left.output.number }"}}
+  - {id: fifth, task: work.safe@1, input: {number: "${ steps.fourth.output.number }"}}
+output: {number: "${ steps.fifth.output.number }"}
+"""
+
+
+def usage(database: Database) -> Any:
+    """Read the only queue's permits and window."""
+    return database.transaction(lambda tx: tx.row(select(queue_usage)))
+
+
+def run_twice(installed: Fleet) -> list[str]:
+    """Name the tasks that began more than once."""
+    return [task_id for task_id, count in Counter(line.task_id for line in installed.begun()).items() if count > 1]
+
+
+@pytest.mark.databases("mariadb", "mysql")
+@pytest.mark.requirement("R002")
+def test_two_nodes_lose_nothing_and_run_nothing_twice(database_url: str, short_folder: Path) -> None:
+    with fleet(short_folder, database_url) as installed:
+        nodes = [installed.node(), installed.node()]
+        for number in range(3):
+            installed.worker(nodes[number % 2], Crew(capacity=32))
+        clients = [installed.client(node) for node in nodes]
+        clients[0].publish_workflow(FIVE_STEPS)
+        instances = [
+            clients[number % 2]
+            .start_instance(f"five-{number}", StartInstance(workflow="five", input={"number": number}))
+            .instance.id
+            for number in range(INSTANCES)
+        ]
+        half = TASKS // 2
+        ids = [
+            task_id
+            for client, first in zip(clients, (0, half), strict=True)
+            for task_id in submit_many(client, [task_of(number=first + n) for n in range(half)], prefix=f"bulk-{first}")
+        ]
+        for number, instance_id in enumerate(instances):
+            # Asked at the other node than the one that took it.
+            ended = clients[1 - number % 2].instance_result(instance_id, timeout_seconds=END_SECONDS_MAX)
+            assert (ended.state, ended.output) == ("SUCCEEDED", {"number": number})
+        wait_until(lambda: set(installed.task_states()) == {"SUCCEEDED"}, END_SECONDS_MAX, what="the end of all tasks")
+        assert [node.errors() for node in nodes] == [[], []]
+        assert [node.stop() for node in nodes] == [0, 0]
+
+        assert installed.task_states() == {"SUCCEEDED": TASKS + 5 * INSTANCES}
+        assert run_twice(installed) == []
+        assert set(ids) < {line.task_id for line in installed.begun()}
+        assert len(installed.begun()) == TASKS + 5 * INSTANCES
+        assert len({line.pid for line in installed.begun()}) == 3, "every worker had its share"
+        assert installed.drifts() == []
+
+
+@pytest.mark.databases("mariadb", "mysql")
+@pytest.mark.requirement("R002")
+def test_r045_max_concurrency_holds_over_all_nodes(database_url: str, short_folder: Path) -> None:
+    with fleet(short_folder, database_url, max_concurrency=3) as installed, installed.opened() as database:
+        nodes = [installed.node(), installed.node()]
+        for number in range(4):
+            installed.worker(nodes[number % 2], Crew(capacity=10))
+        submit_many(installed.client(nodes[0]), [task_of(seconds=0.02) for _ in range(200)], prefix="r045")
+        samples: list[int] = []
+
+        def sampled() -> bool:
+            samples.append(usage(database).active)
+            return len(installed.lines()) == 400
+
+        wait_until(sampled, END_SECONDS_MAX, what="200 executions")
+        wait_until(lambda: set(installed.task_states()) == {"SUCCEEDED"}, what="the last results")
+        assert len(samples) > 30
+        assert max(samples) == 3
+        at_once = most = 0
+        for line in sorted(installed.lines(), key=lambda line: (line.at_ns, line.event == "begin")):
+            at_once += 1 if line.event == "begin" else -1
+            most = max(most, at_once)
+        assert most == 3
+        assert run_twice(installed) == []
+        assert installed.drifts() == []
+
+
+@pytest.mark.databases("mysql")
+@pytest.mark.requirement("R002")
+def test_r047_no_window_grants_more_starts_than_the_rate(database_url: str, short_folder: Path) -> None:
+    with fleet(short_folder, database_url, rate_per_second=10) as installed, installed.opened() as database:
+        nodes = [installed.node() for _ in range(3)]
+        for node in nodes:
+            installed.worker(node, Crew(capacity=10))
+        submit_many(installed.client(nodes[0]), [task_of() for _ in range(120)], prefix="r047")
+        windows: dict[int, int] = {}
+
+        def sampled() -> bool:
+            row = usage(database)
+            windows[row.window_started_at] = max(windows.get(row.window_started_at, 0), row.window_used)
+            return len(installed.begun()) == 120
+
+        wait_until(sampled, END_SECONDS_MAX, what="120 executions")
+        windows.pop(0, None)
+        assert len(windows) >= 10
+        assert max(windows.values()) == 10
+        opened = sorted(windows)
+        assert min(after - before for before, after in pairwise(opened)) >= SECOND
+        # The same from the attempts alone, so that no window between two samples escapes.
+        starts = [row.started_at for row in installed.attempts() if row.started_at is not None]
+        assert len(starts) == 120
+        counted: Counter[int] = Counter()
+        window = -SECOND
+        for started_at in starts:
+            window = window if started_at < window + SECOND else started_at
+            counted[window] += 1
+        assert max(counted.values()) <= 10
+        assert len(counted) >= 12
+        assert run_twice(installed) == []
+
+
+@pytest.mark.databases("mysql")
+@pytest.mark.requirement("R002")
+def test_r049_the_window_survives_the_node_that_opened_it(database_url: str, short_folder: Path) -> None:
+    """The machine may be slow: a try whose second Start came later than a second after the first shows nothing."""
+    with fleet(short_folder, database_url, rate_per_second=2) as installed, installed.opened() as database:
+        second = installed.node()
+        installed.worker(second, Crew(types=["work.other"]))
+        port = 0
+        for attempt in range(1, 6):
+            first = installed.node(port=port)
+            port = first.port
+            if attempt == 1:
+                installed.worker(first, Crew(types=["work.safe"]))
+            client = installed.client(second)
+            installed.client(first).submit_task(f"first-{attempt}", task_of("work.safe"))
+            installed.wait_begun(3 * attempt - 2)
+            first.kill()
+            opened = usage(database)
+            submit_many(client, [task_of("work.other") for _ in range(2)], prefix=f"second-{attempt}")
+            installed.wait_begun(3 * attempt)
+            starts = [row.started_at or 0 for row in installed.attempts()][-3:]
+            assert opened.window_started_at == starts[0]
+            # Never three within a window, whichever node granted them.
+            assert starts[2] - starts[0] >= SECOND
+            if starts[1] - starts[0] < SECOND:
+                assert usage(database).window_started_at == starts[2]
+                return
+        pytest.fail("in none of five tries did the second Start come within the first one's second")
