@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.declared import ROOT, module_paths
+from tests.support.declared import ROOT, module_name, module_paths
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -123,3 +123,26 @@ def test_only_entry_points_patch(trees: dict[str, ast.Module]) -> None:
 def test_every_package_module_is_in_a_package() -> None:
     """A folder without `__init__.py` would be left out of the wheel."""
     assert [short(path) for path in module_paths() if not (path.parent / "__init__.py").exists()] == []
+
+
+def test_no_module_is_dead(trees: dict[str, ast.Module]) -> None:
+    """Every module is imported somewhere, or named where commands and public names are looked up."""
+    named: set[str] = set()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import(names=aliases):
+                    named.update(alias.name for alias in aliases)
+                case ast.ImportFrom(module=str(module), names=aliases):
+                    named.update({module, *(f"{module}.{alias.name}" for alias in aliases)})
+                case ast.Constant(value=str(text)):
+                    named.add(text.partition(":")[0])
+    named.update(re.findall(r"= ([\w.]+):", (ROOT / "setup.cfg").read_text()))
+    # Alembic finds its own by their folder.
+    loaded = re.compile(r"migrations\.(env|versions\.\w+)")
+    dead = [
+        name
+        for path in module_paths()
+        if path.name != "__init__.py" and (name := module_name(path)) not in named and not loaded.fullmatch(name)
+    ]
+    assert dead == []
