@@ -53,6 +53,9 @@ RATE_WINDOW_MICROS = SECOND
 CLAIM_BATCH_MAX = 256
 SWEEP_BATCH_MAX = 256
 SWEEP_SECONDS = 0.25
+# How long a node that has begun, or whose database came back, leaves leases alone: a worker waits at most 5 s before it
+# connects again, and what it reports then counts although its lease has run out.
+RECONCILE_SECONDS = 6.0
 PROBE_SECONDS_MIN = 0.01
 PROBE_SECONDS_MAX = 0.25
 SESSION_SEEN_SECONDS = 10.0

@@ -50,7 +50,7 @@ class PulseNode:
         self.dispatcher.start()
         self._loops = [
             gevent.spawn(self._delayed_loop),
-            gevent.spawn(self._sweep_loop, self._sweep_leases, limits.SWEEP_SECONDS),
+            gevent.spawn(self._lease_loop),
             gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
         ]
 
@@ -97,8 +97,18 @@ class PulseNode:
             if count < limits.SWEEP_BATCH_MAX:
                 self._stopping.wait(seconds)
 
-    def _sweep_leases(self) -> int:
-        return lease_sweep(self.database, self)
+    def _lease_loop(self) -> None:
+        """Judge leases that ran out, but not before workers could come back and say what became of them."""
+        self._stopping.wait(limits.RECONCILE_SECONDS)
+        while not self._stopping.is_set():
+            try:
+                count = lease_sweep(self.database, self)
+            except OrbitError as error:
+                _log.warning("sweep.failed", extra={"error": error.message})
+                self._stopping.wait(limits.RECONCILE_SECONDS)
+                continue
+            if count < limits.SWEEP_BATCH_MAX:
+                self._stopping.wait(limits.SWEEP_SECONDS)
 
     def _delayed_loop(self) -> None:
         while not self._stopping.is_set():

@@ -90,3 +90,4 @@ class SourceKind(StrEnum):
 
     API = "API"
     WORKFLOW = "WORKFLOW"
+    RETRY = "RETRY"

@@ -272,16 +272,25 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "start_deadline_at": times.start_deadline_at,
         "deadline_at": times.deadline_at,
         "business_key": None if request.business_key is None else request.business_key.encode(),
-        "source_kind": SourceKind.API if owner is None else SourceKind.WORKFLOW,
-        "source_id": None if owner is None else owner.instance_id,
+        "source_kind": _source_kind(request),
+        "source_id": request.retry_of if owner is None else owner.instance_id,
         "source_step": None if owner is None else owner.step,
         "source_round": None if owner is None else owner.round,
+        "retry_of": request.retry_of,
+        "operation_id": request.operation_id,
+        "fencing_base": request.fencing_base,
         "derived_from": request.derived_from,
         "params_version": request.params_version,
         "params": request.params,
         "labels": request.labels,
         "traceparent": request.traceparent,
     }
+
+
+def _source_kind(request: TaskRequest) -> SourceKind:
+    if request.owner is not None:
+        return SourceKind.WORKFLOW
+    return SourceKind.API if request.retry_of is None else SourceKind.RETRY
 
 
 def _receipt(draft: _Draft, *, now: Micros) -> Receipt:

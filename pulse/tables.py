@@ -105,6 +105,9 @@ task = Table(
     Column("source_id", kinds.identifier(), comment="What made it: the instance of a workflow"),
     Column("source_step", kinds.word(128), comment="The workflow's step"),
     Column("source_round", kinds.small_int(), comment="The round of a poll, from 1"),
+    Column("retry_of", kinds.identifier(), comment="The ended task that this one repeats by a person's decision"),
+    Column("operation_id", kinds.identifier(), comment="First task of the retry_of line; null is this one"),
+    Column("fencing_base", kinds.small_int(), nullable=False, server_default=text("0"), comment="Starts before it"),
     Column("derived_from", kinds.identifier(), comment="The task that this one continues with other params"),
     Column("params_version", kinds.word(64), nullable=False, comment="The caller's version of the params"),
     Column("params", kinds.payload(), nullable=False, comment="JSON as it was sent"),
@@ -118,6 +121,7 @@ task = Table(
     Index("pulse_task_by_source", "source_id", "source_step", "source_round"),
     Index("pulse_task_by_deadline", "deadline_at"),
     Index("pulse_task_by_start_deadline", "start_deadline_at"),
+    Index("pulse_task_by_retry_of", "retry_of", unique=True),
     comment="Accepted work: the request, its frozen policy and its state",
     **TABLE_OPTIONS,
 )
@@ -187,6 +191,27 @@ result = Table(
     **TABLE_OPTIONS,
 )
 
+verdict = Table(
+    "pulse_verdict",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the verdict"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="The task that a person judged"),
+    Column(
+        "kind", kinds.word(16), nullable=False, comment="SUCCEEDED, FAILED, RETRY of a review; SUCCESSOR of a retry"
+    ),
+    Column(
+        "safety_statement", kinds.text(), comment="Why another attempt can't repeat an effect; null if none follows"
+    ),
+    Column("evidence", kinds.text(), nullable=False, comment="JSON as it was given, or a reference with its hash"),
+    Column("reason", kinds.text(), nullable=False, comment="The operator's words"),
+    Column("output", kinds.payload(), comment="JSON of the result that the person vouches for"),
+    Column("actor", kinds.word(64), nullable=False, comment="Credential id in hex"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
+    Index("pulse_verdict_by_task", "task_id", "id"),
+    comment="What people decided about unknown outcomes and ended tasks, with their evidence",
+    **TABLE_OPTIONS,
+)
+
 session = Table(
     "pulse_session",
     metadata,
@@ -201,6 +226,7 @@ session = Table(
     Column("connected_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
     Column("disconnected_at", kinds.instant(), comment="When its socket ended; null while it lives"),
     Column("seen_at", kinds.instant(), nullable=False, comment="When its node last vouched for it"),
+    Column("unresponsive_since", kinds.instant(), comment="Since when it answers no assignment; null while it does"),
     Index("pulse_session_for_list", "namespace_id", "disconnected_at", "id"),
     comment="Workers' connections, for people and for attempts' history",
     **TABLE_OPTIONS,

@@ -275,6 +275,9 @@ def _pulse_session() -> None:
         sa.Column("connected_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
         sa.Column("disconnected_at", kinds.instant(), comment="When its socket ended; null while it lives"),
         sa.Column("seen_at", kinds.instant(), nullable=False, comment="When its node last vouched for it"),
+        sa.Column(
+            "unresponsive_since", kinds.instant(), comment="Since when it answers no assignment; null while it does"
+        ),
         comment="Workers' connections, for people and for attempts' history",
         **TABLE_OPTIONS,
     )

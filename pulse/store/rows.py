@@ -50,6 +50,8 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     source_id: bytes | None
     source_step: str | None
     source_round: int | None
+    operation_id: bytes | None
+    fencing_base: int
 
     def budget(self) -> Budget:
         """Return what decisions need of it."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 _SEEN = update(session).where(ids_in(session.c.id)).values(seen_at=bindparam("now"))
+_SILENT = update(session).where(ids_in(session.c.id)).values(unresponsive_since=bindparam("now"))
+_ANSWERING = update(session).where(ids_in(session.c.id)).values(unresponsive_since=None)
 _ENDED = update(session).where(ids_in(session.c.id), session.c.disconnected_at.is_(None))
 _IN_FLIGHT = (
     select(attempt.c.session_id, func.count())
@@ -37,6 +39,7 @@ class SessionRow:
     queues: tuple[str, ...]
     capacity: int
     connected_at: Micros
+    is_unresponsive: bool
     in_flight: int
 
 
@@ -78,6 +81,14 @@ def sessions_seen(tx: Transaction, ids: Collection[bytes]) -> None:
         tx.execute(_SEEN, {"ids": ids, "now": tx.now()})
 
 
+def sessions_unresponsive(tx: Transaction, *, silent: Collection[bytes], answering: Collection[bytes]) -> None:
+    """Record which connections answer no assignment, and which do so again."""
+    if silent:
+        tx.execute(_SILENT, {"ids": silent, "now": tx.now()})
+    if answering:
+        tx.execute(_ANSWERING, {"ids": answering})
+
+
 def session_end(tx: Transaction, session_id: bytes) -> None:
     """Record that a connection has ended; it is no verdict on its tasks."""
     tx.execute(_ENDED.values(disconnected_at=tx.now()), {"ids": [session_id]})
@@ -105,6 +116,7 @@ def sessions_live(tx: Transaction, namespace_id: bytes, *, limit: int) -> list[S
             queues=tuple(json.loads(row.queues)),
             capacity=row.capacity,
             connected_at=row.connected_at,
+            is_unresponsive=row.unresponsive_since is not None,
             in_flight=counts.get(row.id, 0),
         )
         for row in rows

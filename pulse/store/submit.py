@@ -16,6 +16,8 @@ _OPTIONAL = (
     "source_id",
     "source_step",
     "source_round",
+    "retry_of",
+    "operation_id",
     "derived_from",
     "labels",
     "traceparent",

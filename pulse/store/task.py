@@ -10,7 +10,7 @@ from sqlalchemy import Row, and_, bindparam, func, or_, select
 
 from orbit.database.ids import ids_in
 from pulse.states import TaskState
-from pulse.tables import attempt, lane, queue, ready, result, session, task
+from pulse.tables import attempt, lane, queue, ready, result, session, task, verdict
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -22,8 +22,12 @@ _VIEW = (
     .join(lane, lane.c.id == task.c.lane_id)
 )
 _OUTPUTS = select(result.c.task_id, result.c.output).where(
-    ids_in(result.c.task_id), result.c.receipt == "ACCEPTED", result.c.outcome == "SUCCEEDED"
+    ids_in(result.c.task_id),
+    result.c.receipt == "ACCEPTED",
+    result.c.outcome == "SUCCEEDED",
+    result.c.output.is_not(None),
 )
+_VOUCHED = select(verdict.c.task_id, verdict.c.output).where(ids_in(verdict.c.task_id), verdict.c.kind == "SUCCEEDED")
 _STATES = select(task.c.id, task.c.state).where(ids_in(task.c.id), task.c.namespace_id == bindparam("namespace_id"))
 _ATTEMPTS = (
     select(
@@ -114,10 +118,14 @@ def tasks_find(tx: Transaction, wanted: TaskFilter) -> list[TaskRow]:
 
 
 def outputs_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, bytes]:
-    """Read the outputs of tasks that succeeded, as the JSON text that was sent."""
+    """Read the outputs of tasks that succeeded, as the JSON text that was sent; a person's verdict stands above all."""
     if not task_ids:
         return {}
-    return {row.task_id: row.output or b"null" for row in tx.rows(_OUTPUTS, {"ids": task_ids})}
+    reported = {row.task_id: row.output or b"null" for row in tx.rows(_OUTPUTS, {"ids": task_ids})}
+    silent = [task_id for task_id in task_ids if task_id not in reported]
+    if silent:
+        reported |= {row.task_id: row.output or b"null" for row in tx.rows(_VOUCHED, {"ids": silent})}
+    return reported
 
 
 def task_states(tx: Transaction, namespace_id: bytes, task_ids: Collection[bytes]) -> dict[bytes, str]:

@@ -19,6 +19,8 @@ from pulse.listener import TaskListener
 from pulse.queues import Queue, QueueChange, QueueSettings, queue_configure, queue_create, queue_get
 from pulse.report import Outcome, Report, ReportedError, ReportOutcome, report
 from pulse.requests import TaskRequest
+from pulse.reschedule import Reschedule, task_reschedule
+from pulse.review import Decided, Verdict, task_retry, task_review
 from pulse.start import StartItem, StartOutcome, start
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import Usage, usage_read
@@ -54,6 +56,9 @@ class Pulse:
     def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
         """Note which attempts ended."""
         self.ended |= attempt_ids
+
+    def on_trouble(self, *, retries: int, lost: int) -> None:
+        """Nobody counts here."""
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Note which workers would be asked to stop."""
@@ -230,3 +235,38 @@ class Pulse:
         """Read the code of a task's last failure."""
         error = self.task(task_id).row.error
         return None if error is None else str(json.loads(error)["code"])
+
+    def review(self, task_id: bytes, verdict: Verdict, **fields: object) -> Answer:
+        """Settle a review at the task's present revision, with a safety statement."""
+        plain = Decided(
+            task_id=task_id,
+            expected_revision=self.task(task_id).revision,
+            evidence={"ticket": 7},
+            reason="a test",
+            safety_statement="it is idempotent",
+            verdict=verdict,
+        )
+        decided = replace(plain, **fields)  # type: ignore[arg-type]
+        command, actor = self.command("task.review"), self.actor()
+        return self.database.transaction(lambda tx: task_review(tx, command, actor, decided, self))
+
+    def retry(self, task_id: bytes, **fields: object) -> Answer:
+        """Retry an ended task at its present revision, with a safety statement."""
+        plain = Decided(
+            task_id=task_id,
+            expected_revision=self.task(task_id).revision,
+            evidence={"ticket": 7},
+            reason="a test",
+            safety_statement="it is idempotent",
+        )
+        decided = replace(plain, **fields)  # type: ignore[arg-type]
+        command, actor = self.command("task.retry"), self.actor()
+        return self.database.transaction(lambda tx: task_retry(tx, command, actor, decided, self))
+
+    def reschedule(self, task_id: bytes, **fields: int) -> Answer:
+        """Move a waiting task at its present revision."""
+        revision = self.task(task_id).revision
+        plain = Reschedule(task_id=task_id, expected_revision=revision, reason="a test")
+        change = replace(plain, **fields)  # type: ignore[arg-type]
+        command, actor = self.command("task.reschedule"), self.actor()
+        return self.database.transaction(lambda tx: task_reschedule(tx, command, actor, change, self))

@@ -1,0 +1,177 @@
+"""What a person decides: the verdict on an unknown outcome, and the retry of an ended task.
+
+No verdict without evidence and reason; where another attempt follows, a statement why it can't repeat an effect. A
+review's RETRY goes on with the same task, one more attempt. A manual retry makes a NEW task: the ended one keeps its
+end and its result, its successor has the same params and policy, its operation id and a rising fencing number; at most
+one task succeeds another. Locks: the task; counters last, in `settle` and `tasks_submit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from orbit.errors import InvalidRequest, NotFound, OrbitError, OwnedByWorkflow, StateConflict
+from orbit.idempotency import Answer, Command, Made, once
+from orbit.jsontext import Json, dumps
+from orbit.store.journal import Actor, AuditRecord, audit_insert
+from pulse.policy import Decision, Finish, Requeue, TaskError, passed_deadline
+from pulse.report import settled_state
+from pulse.requests import RetryPolicy, TaskRequest
+from pulse.settle import Settlement, Surroundings, settle
+from pulse.states import ErrorClass, SourceKind, TaskState
+from pulse.store.recover import VerdictRow, attempt_grant, request_row, successor_find, verdict_insert
+from pulse.store.rows import LockedTask, tasks_lock
+from pulse.submission import Submit, tasks_submit
+
+if TYPE_CHECKING:
+    from orbit.clock import Micros
+    from orbit.database import Transaction
+
+
+class Verdict(StrEnum):
+    """What a person says of a task under review."""
+
+    SUCCEEDED = "SUCCEEDED"  # the effect happened; the result is given
+    FAILED = "FAILED"  # it did not, or does not count
+    RETRY = "RETRY"  # the same task, one more attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A person's decision about one task.
+
+    `evidence` is JSON, `output` JSON text of the result vouched for; `verdict` is None for the retry of an ended task.
+    """
+
+    task_id: bytes
+    expected_revision: int
+    evidence: Json
+    reason: str
+    safety_statement: str | None = None
+    output: bytes | None = None
+    verdict: Verdict | None = None
+
+
+def task_review(tx: Transaction, command: Command, actor: Actor, decided: Decided, around: Surroundings) -> Answer:
+    """Settle a task in NEEDS_REVIEW, with verdict, audit and receipt, or replay the receipt.
+
+    Raises NotFound, OwnedByWorkflow, StateConflict (state or revision), InvalidRequest (no safety statement for RETRY).
+    """
+
+    def make() -> Made:
+        task = _judged(tx, command, decided, frozenset({TaskState.NEEDS_REVIEW}))
+        now = tx.now()
+        decision = _decision(task, decided, now=now)
+        if isinstance(decision, Requeue) and task.failed_count >= task.attempts_max:
+            attempt_grant(tx, task.id, attempts_max=task.failed_count + 1)
+        verdict_insert(tx, _row(decided, decided.verdict or Verdict.FAILED, actor), now=now)
+        state = settled_state(decision)
+        audit_insert(tx, _audit("task.review", task, actor, decided, after={"state": state}), now=now)
+        settle(tx, [Settlement(task, decision)], around, now=now)
+        return Made(task.id, {"task": {"id": task.id.hex(), "state": state, "revision": str(task.revision + 1)}})
+
+    return once(tx, command, make)
+
+
+def task_retry(tx: Transaction, command: Command, actor: Actor, decided: Decided, around: Surroundings) -> Answer:
+    """Make the successor of a FAILED or CANCELLED task, with verdict, audit and receipt, or replay the receipt.
+
+    Raises NotFound, OwnedByWorkflow, StateConflict (state, revision, or it has a successor), InvalidRequest, QueueFull.
+    """
+
+    def make() -> Made:
+        task = _judged(tx, command, decided, frozenset({TaskState.FAILED, TaskState.CANCELLED}))
+        if decided.safety_statement is None:
+            raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
+        if successor_find(tx, task.id) is not None:
+            raise StateConflict("the task has a successor; retry that one")
+        (outcome,) = tasks_submit(tx, [Submit(_successor(tx, task))], around.on_ready)
+        if isinstance(outcome, OrbitError):
+            raise outcome
+        now = tx.now()
+        verdict_insert(tx, _row(decided, "SUCCESSOR", actor), now=now)
+        after = {"state": task.state, "successor": outcome.subject_id.hex()}
+        audit_insert(tx, _audit("task.retry", task, actor, decided, after=after), now=now)
+        return Made(outcome.subject_id, outcome.data)
+
+    return once(tx, command, make)
+
+
+def _judged(tx: Transaction, command: Command, decided: Decided, states: frozenset[TaskState]) -> LockedTask:
+    task = tasks_lock(tx, [decided.task_id]).get(decided.task_id)
+    if task is None or task.namespace_id != command.namespace_id:
+        raise NotFound("no such task")
+    if task.source_kind == SourceKind.WORKFLOW:
+        raise OwnedByWorkflow("the task belongs to a workflow instance; recover the instance")
+    if task.state not in states or task.revision != decided.expected_revision:
+        message = f"the task is {task.state} at revision {task.revision}"
+        raise StateConflict(message, details={"state": task.state, "current_revision": str(task.revision)})
+    return task
+
+
+def _decision(task: LockedTask, decided: Decided, *, now: Micros) -> Decision:
+    match decided.verdict:
+        case Verdict.SUCCEEDED:
+            return Finish(TaskState.SUCCEEDED)
+        case Verdict.FAILED | None:
+            error = TaskError(ErrorClass.NON_RETRYABLE, "REVIEWED_FAILED", "a person judged that it failed")
+            return Finish(TaskState.FAILED, error)
+        case Verdict.RETRY:
+            if decided.safety_statement is None:
+                raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
+            if task.cancel_requested_at is not None:
+                raise StateConflict("a cancel is wanted; the task can't be retried", details={"state": task.state})
+            if passed_deadline(task.budget(), now=now) is not None:
+                raise StateConflict("the task's deadline has passed; settle it and retry it as a new task")
+            return Requeue(now)
+
+
+def _row(decided: Decided, kind: str, actor: Actor) -> VerdictRow:
+    return VerdictRow(
+        task_id=decided.task_id,
+        kind=kind,
+        safety_statement=decided.safety_statement,
+        evidence=dumps(decided.evidence).decode(),
+        reason=decided.reason,
+        output=decided.output,
+        actor=actor.name,
+    )
+
+
+def _audit(operation: str, task: LockedTask, actor: Actor, decided: Decided, *, after: Json) -> AuditRecord:
+    return AuditRecord(
+        namespace_id=task.namespace_id,
+        actor=actor,
+        operation=operation,
+        subject_kind="task",
+        subject_id=task.id,
+        reason=decided.reason,
+        before={"state": task.state, "revision": str(task.revision)},
+        after=after,
+    )
+
+
+def _successor(tx: Transaction, task: LockedTask) -> TaskRequest:
+    """Ask for the same again: params and policy as they were frozen, spans instead of instants that have passed."""
+    row = request_row(tx, task.id)
+    return TaskRequest(
+        namespace_id=task.namespace_id,
+        queue=row.queue,
+        type=row.type,
+        version=row.version,
+        params=bytes(row.params),
+        params_version=row.params_version,
+        start_within_micros=None if row.start_deadline_at is None else row.start_deadline_at - row.accepted_at,
+        deadline_micros=row.deadline_at - row.accepted_at,
+        attempt_timeout_micros=row.attempt_timeout_micros,
+        priority=row.priority,
+        retry=RetryPolicy(row.attempts_max, row.backoff_micros, row.backoff_micros_max),
+        business_key=None if row.business_key is None else bytes(row.business_key).decode(),
+        labels=row.labels,
+        traceparent=row.traceparent,
+        retry_of=task.id,
+        operation_id=task.operation_id or task.id,
+        fencing_base=task.fencing_base + task.starts_count,
+    )
