@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help environment databases demo test quick check format bench soak clean
+.PHONY: help environment databases demo test quick check lint types layers tidy format bench soak clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -25,16 +25,25 @@ demo: $(STAMP) ## run the payout workflow on an embedded node, every step shown
 	@$(VENV)/bin/orbit demo
 
 test: $(STAMP) databases ## run every test on SQLite, MariaDB and MySQL
-	@$(RUN) pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+	@$(RUN) pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 10 $(PYTEST_ARGS)
 
 quick: $(STAMP) ## run the unit tests, and the database tests on SQLite alone
 	@$(RUN) pytest -n $(PYTEST_WORKERS) -p no:schemathesis --databases sqlite tests/unit tests/database $(PYTEST_ARGS)
 
 check: $(STAMP) ## lint, format, types, layers and house rules
+	@$(MAKE) --no-print-directory --keep-going lint types layers tidy
+
+lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+
+types: $(STAMP)
 	@$(RUN) mypy
+
+layers: $(STAMP)
 	@$(VENV)/bin/lint-imports --cache-dir .cache/import-linter
+
+tidy: $(STAMP)
 	@$(RUN) pytest -q -p no:schemathesis tests/tidy
 
 format: $(STAMP) ## format the code and apply safe fixes
