@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from definitions.limits import VALUE_BYTES_MAX
+from definitions.schema import with_defaults
 from engine.batch import Advancer, Work, next_due
 from engine.flow import Flow
 from engine.instance import INPUT, Instance
@@ -60,6 +61,7 @@ class _Start:
 
     request: StartRequest
     receipt_id: bytes
+    input: Json = None  # with the schema's defaults filled in, as the definition was checked
     outcome: Answer | OrbitError | None = None
     twin_of: _Start | None = None
     flow: Flow | None = None
@@ -141,7 +143,8 @@ class Starter:
                 versions[wanted] = self._find_version(tx, *wanted)
             version = versions[wanted]
             flow = self._advancer.flows.get(tx, namespace_id, request.workflow, version)
-            check_input(flow, request.input)
+            start.input = with_defaults(flow.graph.input_schema, request.input)
+            check_input(flow, start.input)
         except OrbitError as error:
             if error.retryable:
                 raise
@@ -206,7 +209,7 @@ def _work(start: _Start, now: Micros) -> Work:
         business_key=start.request.business_key,
     )
     work = Work(Stored(start.origin, instance), start.flow, [Started()], is_new=True)
-    work.values[INPUT] = work.kept[INPUT] = start.request.input
+    work.values[INPUT] = work.kept[INPUT] = start.input
     return work
 
 
