@@ -36,7 +36,7 @@ def task_reschedule(
 ) -> Answer:
     """Move a waiting task, with audit and receipt, or replay the receipt.
 
-    Raises NotFound, OwnedByWorkflow, StateConflict (not WAITING, or another revision), InvalidRequest (past the deadline).
+    Raises NotFound, OwnedByWorkflow, StateConflict (not WAITING, another revision), InvalidRequest (past the deadline).
     """
 
     def make() -> Made:
