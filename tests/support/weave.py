@@ -90,6 +90,9 @@ class Weave:
     def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
         pass
 
+    def on_trouble(self, *, retries: int, lost: int) -> None:
+        pass
+
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         pass
 
