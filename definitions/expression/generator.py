@@ -12,7 +12,7 @@ from typing import Any
 
 from definitions.expression.errors import Fault, FaultCode
 from definitions.expression.functions import FUNCTIONS, Function, Refused, type_name
-from definitions.expression.operations import OPERATIONS, int64
+from definitions.expression.operations import OPERATIONS, ORDERS, int64
 from definitions.expression.syntax import (
     Binary,
     Call,
@@ -320,21 +320,32 @@ def _map(node: MapLiteral) -> Closure:
 def _binary(node: Binary) -> Closure:
     left, offset = generate(node.left), node.offset
     if isinstance(node.right, Literal):
-        short = _with_literal(node.operator, left, node.right)
+        short = _with_literal(node, left, node.right.value)
         if short is not None:
             return short
     right, operation = generate(node.right), OPERATIONS[node.operator]
     return lambda scope: operation(left(scope), right(scope), offset)
 
 
-def _with_literal(operator: str, left: Closure, literal: Literal) -> Closure | None:
-    """Return a shorter closure for `path == 'text'` and `path == null`, which most conditions are."""
-    if operator not in ("==", "!="):
+def _with_literal(node: Binary, left: Closure, value: Any) -> Closure | None:
+    """Return a shorter closure for `path == 'text'`, `path == null` and `path > 1`, which most conditions are."""
+    operator, offset = node.operator, node.offset
+    wanted = operator == "=="
+    if operator in ("==", "!="):
+        if value is None:
+            return lambda scope: (left(scope) is None) is wanted
+        if isinstance(value, str):
+            # Nothing but a string equals a string, to Python too.
+            return (lambda scope: left(scope) == value) if wanted else (lambda scope: left(scope) != value)
         return None
-    wanted, value = operator == "==", literal.value
-    if value is None:
-        return lambda scope: (left(scope) is None) is wanted
-    if isinstance(value, str):
-        # Nothing but a string equals a string, to Python too.
-        return (lambda scope: left(scope) == value) if wanted else (lambda scope: left(scope) != value)
-    return None
+    if operator not in ORDERS or type(value) not in (int, float):
+        return None
+    compare, operation = ORDERS[operator], OPERATIONS[operator]
+
+    def order(scope: Mapping[str, Any]) -> Any:
+        found = left(scope)
+        kind = type(found)
+        # What is no number goes the long way, which knows what to say.
+        return compare(found, value) if kind is int or kind is float else operation(found, value, offset)
+
+    return order

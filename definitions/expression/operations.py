@@ -118,13 +118,17 @@ def _in(left: Any, right: Any, offset: int) -> bool:
     raise _mismatch("in", left, right, offset)
 
 
+ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
+    ">=": operators.ge,
+}
+
 OPERATIONS: dict[str, Operation] = {
     "==": lambda left, right, _offset: equal(left, right),
     "!=": lambda left, right, _offset: not equal(left, right),
-    "<": _order("<", operators.lt),
-    "<=": _order("<=", operators.le),
-    ">": _order(">", operators.gt),
-    ">=": _order(">=", operators.ge),
+    **{operator: _order(operator, compare) for operator, compare in ORDERS.items()},
     "+": _add,
     "-": _arithmetic("-", operators.sub),
     "*": _arithmetic("*", operators.mul),
