@@ -23,7 +23,7 @@ from pulse.claim import Demand, claim
 from pulse.lease import Held
 from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
 from pulse.store.lanes import lanes_of
-from pulse.store.session import NewSession, session_end, session_insert, sessions_seen
+from pulse.store.session import NewSession, session_end, session_insert, sessions_seen, sessions_unresponsive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +54,7 @@ class Dispatcher:
         self._lanes_at = 0.0
         self._watermarks: dict[bytes, tuple[Micros, float]] = {}
         self._seen_at = time.monotonic()
+        self._shown_silent: set[bytes] = set()
         self._greenlet: gevent.Greenlet[[], None] | None = None
 
     def start(self) -> None:
@@ -212,6 +213,17 @@ class Dispatcher:
             self._seen_at = now
             ids = list(self.sessions)
             self._database.transaction(lambda tx: sessions_seen(tx, ids), pool=Pool.DISPATCH)
+        self._show_unresponsive()
+
+    def _show_unresponsive(self) -> None:
+        """Write down for people which workers answer no assignment; only changes cost a transaction."""
+        silent = {session.id for session in self.sessions.values() if session.is_unresponsive}
+        if silent != self._shown_silent:
+            more, fewer = silent - self._shown_silent, self._shown_silent - silent
+            self._database.transaction(
+                lambda tx: sessions_unresponsive(tx, silent=more, answering=fewer), pool=Pool.DISPATCH
+            )
+            self._shown_silent = silent
 
     def _refresh_lanes(self) -> None:
         """Find the lanes that were made since; a session whose every combination is known needs no look."""

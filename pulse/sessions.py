@@ -129,10 +129,16 @@ class Session:
                 holding.has_answered = True
 
     def drop(self, attempt_ids: Collection[bytes]) -> bool:
-        """Forget attempts that are no longer live; say whether any was held."""
+        """Forget attempts that are no longer live; say whether any was held.
+
+        The lease sweep may find a silent assignment before `drop_silent` does, so that is noted here as well.
+        """
         before = len(self._held)
+        late = time.monotonic() - _ASSIGN_SECONDS / 2
         for attempt_id in attempt_ids:
-            self._held.pop(attempt_id, None)
+            held = self._held.pop(attempt_id, None)
+            if held is not None and not held.has_answered and held.assigned_at < late:
+                self.is_unresponsive = True
         return len(self._held) < before
 
     def drop_silent(self) -> bool:

@@ -44,7 +44,7 @@ class AuditRecord(Struct, kw_only=True):
 
 
 class Worker(Struct, kw_only=True):
-    """A connected worker."""
+    """A connected worker; one that answers no assignment `is_unresponsive` and gets nothing more until it does."""
 
     session_id: HexId
     worker: str
@@ -53,6 +53,7 @@ class Worker(Struct, kw_only=True):
     queues: list[str]
     capacity: int
     in_flight: int
+    is_unresponsive: bool
     connected_at: Instant
 
 

@@ -44,5 +44,6 @@ def _worker_json(row: SessionRow, call: Call) -> Json:
         "queues": [queue for queue in row.queues if call.caller.covers(queue)],
         "capacity": row.capacity,
         "in_flight": row.in_flight,
+        "is_unresponsive": row.is_unresponsive,
         "connected_at": to_rfc3339(row.connected_at),
     }

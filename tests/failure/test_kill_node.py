@@ -1,5 +1,6 @@
 """kill -9 of the node at random moments: instances go on from where they were, and no handler runs twice."""
 
+import logging
 import os
 import random
 from collections import Counter
@@ -13,6 +14,8 @@ from tests.support.declared import ROOT
 from tests.support.fleet import Crew, Fleet, fleet
 from tests.support.running import NodeProcess, OrbitProcess
 from tests.support.waiting import wait_until
+
+log = logging.getLogger(__name__)
 
 MOMENTS = 10
 INSTANCES_AT_ONCE = 6
@@ -45,7 +48,7 @@ def start_instances(installed: Fleet, node: NodeProcess, round_number: int) -> l
 @pytest.mark.databases("sqlite", "mysql")
 def test_a_killed_node_goes_on_where_it_was(database_url: str, short_folder: Path) -> None:
     seed = int(os.environ.get("ORBIT_TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"seed {seed}: set ORBIT_TEST_SEED to run the same moments again")
+    log.info("seed %d: set ORBIT_TEST_SEED to run the same moments again", seed)
     chance = random.Random(seed)
     with fleet(short_folder, database_url) as installed:
         node = installed.node()
@@ -71,7 +74,7 @@ def test_a_killed_node_goes_on_where_it_was(database_url: str, short_folder: Pat
         assert node.errors() == []
         assert node.stop() == 0
         check_executions(installed, instances=len(started))
-        print(f"{len(started)} instances, {MOMENTS} kills, {handlers_hit} handlers hit")
+        log.info("%d instances, %d kills, %d handlers hit", len(started), MOMENTS, handlers_hit)
 
 
 def wait_succeeded(client: Client, instance_id: str, worker: OrbitProcess) -> None:
