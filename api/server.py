@@ -31,6 +31,7 @@ from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
 from api.resources.node import NodeResource, NodeState
 from api.resources.queues import Queues
+from api.resources.recovery import TaskRecovery
 from api.resources.tasks import Tasks
 from api.resources.workers import Workers
 from api.resources.workflows import Workflows
@@ -89,6 +90,7 @@ class Node:
             *node_resource.operations(),
             *Queues(database).operations(),
             *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
+            *TaskRecovery(database, self.pulse).operations(),
             *self.workflows.operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
             *Workers(database).operations(),

@@ -27,6 +27,7 @@ class Scope(StrEnum):
     TASKS_SUBMIT = "tasks:submit"
     TASKS_READ = "tasks:read"
     TASKS_CANCEL = "tasks:cancel"
+    TASKS_RECOVER = "tasks:recover"
     WORKFLOWS_READ = "workflows:read"
     WORKFLOWS_PUBLISH = "workflows:publish"
     INSTANCES_START = "instances:start"

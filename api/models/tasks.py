@@ -127,6 +127,7 @@ class Task(Struct, kw_only=True, rename={"type_": "type"}):
     labels: dict[str, str]
     source: Source
     operation_id: HexId
+    retry_of: HexId | None
     derived_from: HexId | None
     traceparent: str | None
     accepted_at: Instant
