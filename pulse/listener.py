@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskOwner:
-    """The workflow step that a task works for; `round` counts a poll's rounds from 1, and is 0 elsewhere."""
+    """The workflow step that a task works for; `round` counts a poll's rounds from 1, and is 1 for a plain step."""
 
     instance_id: bytes
     step: str
