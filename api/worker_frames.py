@@ -317,11 +317,11 @@ def assigned_item(assignment: Assignment, place: Place, *, fencing_epoch: int) -
         checkpoint = _kept_progress.decode(assignment.checkpoint).details
     return AssignedItem(
         task_id=task.id.hex(),
-        operation_id=task.id.hex(),
+        operation_id=(task.operation_id or task.id).hex(),
         attempt_id=assignment.attempt_id.hex(),
         token=assignment.token,
         attempt=assignment.attempt_number,
-        fencing=str((fencing_epoch << 32) + assignment.attempt_number),
+        fencing=str((fencing_epoch << 32) + task.fencing_base + assignment.attempt_number),
         type=place.type,
         version=place.version,
         params_version=payload.params_version,
