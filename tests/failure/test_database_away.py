@@ -38,8 +38,16 @@ class PrivateServer:
 
     def run(self, statement: str) -> tuple[tuple[Any, ...], ...]:
         """Run a statement as an operator would."""
-        address = {"host": "127.0.0.1", "port": self.server.port, "user": USER, "password": PASSWORD}
-        with closing(pymysql.connect(**address, ssl_disabled=True, autocommit=True)) as connection:  # type: ignore[arg-type]
+        with closing(
+            pymysql.connect(
+                host="127.0.0.1",
+                port=self.server.port,
+                user=USER,
+                password=PASSWORD,
+                ssl_disabled=True,
+                autocommit=True,
+            )
+        ) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
             return tuple(cursor.fetchall())

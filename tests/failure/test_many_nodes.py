@@ -88,6 +88,40 @@ def test_two_nodes_lose_nothing_and_run_nothing_twice(database_url: str, short_f
         assert installed.drifts() == []
 
 
+@pytest.mark.databases("mysql")
+@pytest.mark.requirement("c061", "R002")
+def test_a_killed_workers_tasks_run_again_only_where_that_is_safe(database_url: str, short_folder: Path) -> None:
+    go = short_folder / "go"
+    with fleet(short_folder, database_url) as installed:
+        nodes = [installed.node(), installed.node()]
+        client = installed.client(nodes[1])
+        victim = installed.worker(nodes[0], Crew(capacity=12))
+        names = ["work.safe", "work.manual"] * 3
+        submit_many(client, [task_of(name, until=str(go)) for name in names], prefix="long")
+        installed.wait_begun(6)
+        for node in nodes:
+            installed.worker(node, Crew(capacity=6))
+        submit_many(client, [task_of(names[n % 2], seconds=0.05) for n in range(400)], prefix="quick")
+        installed.wait_begun(100)
+        victim.kill()
+        go.touch()
+
+        wait_until(lambda: not installed.open_tasks(), END_SECONDS_MAX, what="the end of all that can end")
+        begun = Counter(line.task_id for line in installed.begun())
+        kinds = {line.task_id: line.type for line in installed.begun()}
+        lost = {row.task_id for row in installed.attempts() if row.state == "LOST"}
+        safe = {task_id for task_id in lost if kinds[task_id] == "work.safe"}
+        manual = lost - safe
+        assert len(safe) >= 3
+        assert len(manual) >= 3
+        assert {begun[task_id] for task_id in safe} == {2}
+        assert {begun[task_id] for task_id in begun.keys() - safe} == {1}
+        assert installed.task_states() == {"SUCCEEDED": 406 - len(manual), "NEEDS_REVIEW": len(manual)}
+        assert {client.get_task(task_id).state for task_id in manual} == {"NEEDS_REVIEW"}
+        assert installed.drifts() == []
+        assert [node.errors() for node in nodes] == [[], []]
+
+
 @pytest.mark.databases("mariadb", "mysql")
 @pytest.mark.requirement("R002")
 def test_r045_max_concurrency_holds_over_all_nodes(database_url: str, short_folder: Path) -> None:

@@ -27,6 +27,7 @@ from tests.support.running import NodeProcess, OrbitProcess
 from tests.support.waiting import wait_until
 
 BATCH = 32
+OPEN_STATES = frozenset({"WAITING", "LEASED", "RUNNING"})
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,8 @@ class Fleet:
 
     def wait_begun(self, count: int, timeout: float = 30.0) -> list[Line]:
         """Wait until so many executions have begun."""
-        return wait_until(
-            lambda: found if len(found := self.begun()) >= count else None, timeout, what=f"{count} executions"
-        )
+        wait_until(lambda: len(self.begun()) >= count, timeout, what=f"{count} executions")
+        return self.begun()
 
     @contextmanager
     def opened(self) -> Iterator[Database]:
@@ -129,6 +129,10 @@ class Fleet:
         with self.opened() as database:
             rows: list[Any] = list(database.transaction(lambda tx: tx.rows(select(task.c.state))))
         return dict(Counter(row[0] for row in rows))
+
+    def open_tasks(self) -> int:
+        """Count the tasks that something will still happen to by itself."""
+        return sum(count for state, count in self.task_states().items() if state in OPEN_STATES)
 
     def drifts(self) -> list[Drift]:
         """Recount every counter."""
