@@ -8,7 +8,7 @@ sqlite` limits a whole run. `database_url` gives a migrated, empty database with
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from orbit.database import Database
 from tests.support import leaks
 from tests.support.guard import guards_stop
-from tests.support.report import DatabaseReport
+from tests.support.report import DatabaseReport, encodable
 from tests.support.sessions import DatabaseKind, DatabaseSession
 
 RUN_FOLDER = pytest.StashKey[Path]()
@@ -64,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = getattr(item, "callspec", None) and item.callspec.params.get("database_kind")  # type: ignore[attr-defined]
         if kind:
             item.user_properties.append(("database", str(kind)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, dict[str, object] | None, object]:
+    """Escape what can't be sent from a worker: a lone surrogate in a failing test's values would end the run."""
+    return encodable((yield))
 
 
 @pytest.fixture(scope="session")

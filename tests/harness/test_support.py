@@ -15,6 +15,7 @@ from orbit.tables import application
 from tests.support import leaks
 from tests.support.declared import ROOT
 from tests.support.guard import guards_stop
+from tests.support.report import encodable
 from tests.support.servers import Server
 from tests.support.sessions import DatabaseKind, DatabaseSession
 from tests.support.waiting import wait_until
@@ -121,3 +122,11 @@ def test_a_left_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiting_names_what_did_not_come() -> None:
     with pytest.raises(AssertionError, match=r"the moon did not come true within 0\.01 s; last value: 0"):
         wait_until(lambda: 0, 0.01, what="the moon")
+
+
+def test_a_report_can_always_be_sent() -> None:
+    """A worker sends its reports as UTF-8; values of a failing test may hold anything."""
+    report = {"longrepr": [("E \ud800", None, 3)], "when": "call", "nested": {"\udfff": ["fine ä"]}}
+    sent = encodable(report)
+    assert repr(sent).encode()
+    assert sent == {"longrepr": [("E \\ud800", None, 3)], "when": "call", "nested": {"\\udfff": ["fine ä"]}}

@@ -28,3 +28,18 @@ class DatabaseReport:
         if self._missing:
             terminalreporter.write_sep("!", "MySQL WAS NOT TESTED", red=True, bold=True)
             terminalreporter.write_line(self._missing, red=True)
+
+
+def encodable(value: object) -> object:
+    """Return a copy of plain data in which every text can be written as UTF-8."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {encodable(key): encodable(inner) for key, inner in value.items()}
+        case list():
+            return [encodable(inner) for inner in value]
+        case tuple():
+            return tuple(encodable(inner) for inner in value)
+        case _:
+            return value
