@@ -22,7 +22,8 @@ INSTANCES_AT_ONCE = 6
 RUN_SECONDS_MAX = 1.5
 LAST_SECONDS_MAX = 60.0
 
-# The payout example on the recording worker's queue, with as many rounds and a shorter beat.
+# The payout example on the recording worker's queue, with a shorter beat, and with bounds that a slow machine keeps:
+# what is tested is the kill, not what becomes of a task whose time is over.
 PAYOUT = (
     (ROOT / "examples" / "payout" / "payout.yaml")
     .read_text()
@@ -30,6 +31,7 @@ PAYOUT = (
     .replace("every: 1s", "every: 300ms")
     .replace("max_rounds: 20", "max_rounds: 60")
     .replace("start_within: 1m", "start_within: 10m")
+    .replace("attempt_timeout: 10s", "attempt_timeout: 2m")
 )
 
 
@@ -45,6 +47,7 @@ def start_instances(installed: Fleet, node: NodeProcess, round_number: int) -> l
     return started
 
 
+@pytest.mark.timeout(600)  # ten starts of a node take their time on a busy machine
 @pytest.mark.databases("sqlite", "mysql")
 def test_a_killed_node_goes_on_where_it_was(database_url: str, short_folder: Path) -> None:
     seed = int(os.environ.get("ORBIT_TEST_SEED") or random.SystemRandom().randrange(10**6))
@@ -94,8 +97,11 @@ def check_executions(installed: Fleet, *, instances: int) -> None:
     twice = [attempt_id for attempt_id, count in Counter(line.attempt_id for line in begun).items() if count > 1]
     assert twice == [], "an attempt was executed twice"
     attempts = installed.attempts()
-    granted = {row.id for row in attempts if row.started_at is not None}
-    assert granted == {line.attempt_id for line in begun}
+    granted = {row.id: row for row in attempts if row.started_at is not None}
+    assert granted.keys() >= {line.attempt_id for line in begun}, "a handler ran without a granted Start"
+    # A grant whose answer the kill swallowed is found again, unless the worker came back too late for it.
+    unheard = granted.keys() - {line.attempt_id for line in begun}
+    assert {granted[attempt_id].state for attempt_id in unheard} <= {"LOST"}
     manual = Counter(line.operation_id for line in begun if line.type == "bank.submit")
     assert len(manual) == instances
     assert set(manual.values()) == {1}, "a MANUAL handler ran twice"
