@@ -27,6 +27,7 @@ from api.in_flight import InFlight
 from api.installation import installation_check
 from api.listener import ListenerLimits, NodeServer
 from api.openapi import document_make
+from api.resources.instance_control import InstanceControl
 from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
 from api.resources.node import NodeResource, NodeState
@@ -40,6 +41,7 @@ from api.worker_gate import WorkerGate
 from api.worker_session import SessionLimits
 from definitions.registry import graph_load, version_to_start
 from engine.batch import Advancer
+from engine.control import Controls, Told
 from engine.listener import InstanceListener
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
@@ -76,6 +78,9 @@ class Node:
         self.runner = Runner(database, advancer, on_changed=self.watchers.instances_changed)
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
+        controls = Controls(
+            database, advancer, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
+        )
         self.gate = WorkerGate(
             authenticator=self.authenticator,
             dispatcher=MeasuredDispatcher(self.pulse.dispatcher, self.metrics.start_delay_seconds.observe),
@@ -93,6 +98,7 @@ class Node:
             *TaskRecovery(database, self.pulse).operations(),
             *self.workflows.operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
+            *InstanceControl(controls).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),
         ]

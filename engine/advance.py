@@ -68,10 +68,20 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
                 if identifier not in draft.steps:  # an earlier root may have ended the instance
                     _enter(draft, identifier)
         case CancelRequested():
-            if draft.state is not InstanceState.ENDING:
-                draft.begin_ending(Ending.CANCELLED, Failure("CANCELLED", stimulus.reason))
+            _cancel(draft, stimulus)
         case TaskEnded() | ReviewOpened() | ReviewClosed() | SubmissionRefused():
             _apply_to_task(draft, stimulus)
+
+
+def _cancel(draft: Draft, stimulus: CancelRequested) -> None:
+    if draft.ending_as is Ending.CANCELLED and draft.state is InstanceState.ENDING:
+        return
+    draft.record("instance.cancel_requested", reason=stimulus.reason, by=stimulus.by)
+    error = Failure("CANCELLED", stimulus.reason)
+    if draft.state is InstanceState.ENDING:
+        draft.end_as(Ending.CANCELLED, error)
+    else:
+        draft.begin_ending(Ending.CANCELLED, error)
 
 
 def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused) -> None:

@@ -142,10 +142,7 @@ class Draft:
     def begin_ending(self, ending_as: Ending, error: Failure | None) -> None:
         """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop."""
         self.move(InstanceState.ENDING)
-        self.ending_as, self.error = ending_as, error
-        self.record(
-            "instance.ending", ending_as=ending_as.value, **({} if error is None else {"error": error.to_json()})
-        )
+        self.end_as(ending_as, error)
         for step in self.unfinished():
             if step.task_id is not None and step.has_task:
                 self.cancel_task(step, StepReason.INSTANCE_ENDED)
@@ -157,6 +154,13 @@ class Draft:
             if identifier not in self.steps:
                 self.decide(identifier, StepState.CANCELLED, reason=StepReason.INSTANCE_ENDED)
         self.decided.clear()
+
+    def end_as(self, ending_as: Ending, error: Failure | None) -> None:
+        """Say what an ENDING instance becomes; a cancel may still change that."""
+        self.ending_as, self.error = ending_as, error
+        self.record(
+            "instance.ending", ending_as=ending_as.value, **({} if error is None else {"error": error.to_json()})
+        )
 
     def freeze(self) -> tuple[Instance, Commands]:
         """Give the new state and the commands; equal to the old state, with no commands, if nothing happened."""

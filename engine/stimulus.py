@@ -63,9 +63,10 @@ class SubmissionRefused:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants the instance to end CANCELLED."""
+    """Somebody wants the instance to end CANCELLED; `by` names the credential."""
 
     reason: str
+    by: str | None = None
 
 
 Stimulus = Started | TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused | CancelRequested

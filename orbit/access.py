@@ -32,6 +32,7 @@ class Scope(StrEnum):
     WORKFLOWS_PUBLISH = "workflows:publish"
     INSTANCES_START = "instances:start"
     INSTANCES_READ = "instances:read"
+    INSTANCES_CONTROL = "instances:control"
     WORKERS_CONNECT = "workers:connect"
     EVENTS_READ = "events:read"
     AUDIT_READ = "audit:read"

@@ -77,12 +77,19 @@ _LOCK = (select(table).where(ids_in(table.c.id)).order_by(table.c.id)).with_for_
 _DUE = select(table.c.id).where(table.c.due_at <= bindparam("now")).order_by(table.c.due_at, table.c.id)
 _NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
 _FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
+_LOCK_ONE = _FIND.with_for_update()
 _REVISIONS = select(table.c.id, table.c.revision).where(ids_in(table.c.id))
 
 
 def instances_lock(tx: Transaction, ids: Sequence[bytes]) -> list[Stored]:
     """Lock instances in the order of their ids, leaving out those that somebody else has locked; `ids` is not empty."""
     return [_stored(row) for row in tx.rows(_LOCK, {"ids": ids})]
+
+
+def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
+    """Lock one instance of a namespace for an operator, who waits for a runner that holds it."""
+    row = tx.row(_LOCK_ONE, {"id": identifier, "namespace_id": namespace_id})
+    return None if row is None else _stored(row)
 
 
 def instances_due(tx: Transaction, now: Micros, *, limit: int) -> list[bytes]:

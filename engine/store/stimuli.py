@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, false, select
+from sqlalchemy import bindparam, false, select, true
 
 from engine.instance import Failure
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, TaskEnded
@@ -43,6 +43,7 @@ _PROBE = (
     .where(table.c.held == false(), table.c.id > bindparam("after"))
     .order_by(table.c.held, table.c.id)
 )
+_HELD = select(table).where(table.c.held == true(), table.c.instance_id == bindparam("instance_id"))
 _TAKE = select(table).where(table.c.held == false(), ids_in(table.c.id)).order_by(table.c.held, table.c.id)
 
 
@@ -76,6 +77,18 @@ def stimuli_hold(tx: Transaction, pending: Sequence[Pending]) -> None:
         return
     stimuli_delete(tx, [entry.id for entry in pending])
     tx.insert(table, [{**_columns(entry.instance_id, entry.stimulus), "held": True} for entry in pending])
+
+
+def stimuli_release(tx: Transaction, instance_id: bytes) -> int:
+    """Let the runner have what was set aside with a locked instance, in its old order; return how much it is.
+
+    Little is ever set aside, so all of it is looked through.
+    """
+    found = tx.rows(_HELD, {"instance_id": instance_id})
+    matched = tx.delete_many(table, [{"held": True, "id": row.id} for row in found])
+    assert matched == len(found), f"released {matched} of {len(found)} stimuli"
+    tx.insert(table, [{**row._mapping, "held": False} for row in found])  # noqa: SLF001  (a row's public mapping)
+    return len(found)
 
 
 def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:

@@ -23,10 +23,11 @@ _OWN = {
     "start": "orbit.cli.workflows:start",
     "show": "orbit.cli.instances:show",
     "watch": "orbit.cli.instances:watch",
+    "instance.cancel": "orbit.cli.instance_control:cancel",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",
 }
-_GROUPS = {"db": "Keep the database's schema."}
+_GROUPS = {"db": "Keep the database's schema.", "instance": "Control an instance, as its operator."}
 
 
 class LazyGroup(click.Group):

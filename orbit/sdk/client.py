@@ -25,6 +25,7 @@ from orbit.sdk.models import (
     CancelResult,
     CheckResult,
     ConfigureQueueRequest,
+    ControlResult,
     CreateQueueRequest,
     HistoryEntry,
     Instance,
@@ -180,10 +181,27 @@ class Client:
         """List what happened to an instance, in order."""
         return self._pages(f"/v1/instances/{_segment(instance_id)}/history", "instance_history", {}, HistoryEntry)
 
+    def cancel_instance(
+        self, instance_id: str, key: str, *, reason: str, expected_revision: int | None = None
+    ) -> ControlResult:
+        """Cancel an instance: it ends CANCELLED once its running tasks have stopped.
+
+        Raises APIError STATE_CONFLICT, with `current_revision` in its details, for one that has ended otherwise.
+        """
+        return self._control(instance_id, "cancel", key, {"reason": reason}, expected_revision)
+
     def instance_result(self, instance_id: str, *, timeout_seconds: float = RESULT_SECONDS_DEFAULT) -> Instance:
         """Wait until an instance has ended and return it; raises TimeoutError when it has not in time."""
         return _wait(lambda wait, revision: self.get_instance(instance_id, wait_seconds=wait, after_revision=revision),
                      timeout_seconds)  # fmt: skip
+
+    def _control(
+        self, instance_id: str, verb: str, key: str, body: dict[str, Any], expected_revision: int | None
+    ) -> ControlResult:
+        if expected_revision is not None:
+            body = body | {"expected_revision": str(expected_revision)}
+        path = f"/v1/instances/{_segment(instance_id)}:{verb}"
+        return models.read(self._write(path, f"{verb}_instance", key, jsontext.dumps(body)), ControlResult)
 
     # The exchange.
 

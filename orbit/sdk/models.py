@@ -300,6 +300,22 @@ class InstanceResult(Struct, frozen=True, kw_only=True):
     current: Current | None = None
 
 
+class ControlledInstance(Struct, frozen=True, kw_only=True):
+    """An instance after an operator's command."""
+
+    id: str = ""
+    state: str = ""
+    ending_as: str | None = None
+    revision: int = 0
+
+
+class ControlResult(Struct, frozen=True, kw_only=True):
+    """The receipt of an operator's command to an instance."""
+
+    deduplicated: bool = False
+    instance: ControlledInstance = ControlledInstance()
+
+
 class Step(Struct, frozen=True, kw_only=True):
     """A step of an instance, with the task that does its work."""
 

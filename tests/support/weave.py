@@ -10,6 +10,7 @@ from definitions.compiler import compile_definition
 from definitions.graph import Graph
 from definitions.registry import graph_load, version_publish, version_to_start
 from engine.batch import Advancer
+from engine.control import Controls, Order, Told
 from engine.listener import InstanceListener
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
@@ -69,6 +70,7 @@ class Weave:
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
+        self.controls = Controls(database, self.advancer, Told(self.changed.extend, self.runner.due_in, self._wake))
         self.instances = Instances(database, self.advancer, self.starter, self.watchers)
 
     def close(self) -> None:
@@ -112,6 +114,15 @@ class Weave:
 
     def command(self, operation: str, key: str, meaning: Json = None) -> Command:
         return Command(self.namespace_id, operation, "", key, digest(meaning))
+
+    def order(self, operation: str, instance_id: bytes, **fields: Any) -> Order:
+        key = fields.pop("key", None) or new_id().hex()
+        command = Command(self.namespace_id, operation, instance_id.hex(), key, digest([operation]))
+        return Order(command=command, actor=self.actor, instance_id=instance_id, reason="a test wants it", **fields)
+
+    def cancel(self, instance_id: bytes, **fields: Any) -> Json:
+        order = self.order("instance.cancel", instance_id, **fields)
+        return self.controls.instance_cancel(order).data["instance"]
 
     def request(self, workflow: str, input_: Json = None, key: str | None = None, **fields: Any) -> StartRequest:
         value = {} if input_ is None else input_

@@ -25,7 +25,7 @@ def orbit(*arguments: str, code: str = "") -> "subprocess.CompletedProcess[str]"
 def test_help_names_every_command() -> None:
     result = orbit("--help")
     assert result.returncode == 0
-    for name in ("bootstrap", "check", "db", "publish", "queues", "show", "start", "watch", "worker"):
+    for name in ("bootstrap", "check", "db", "instance", "publish", "queues", "show", "start", "watch", "worker"):
         assert f"\n  {name} " in result.stdout
     assert "can't be loaded" not in result.stdout
 

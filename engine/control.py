@@ -1,0 +1,158 @@
+"""What operators do to one instance: lock it, run the same `advance` as the runner, answer inside the request.
+
+So an operator and a result can't both win: who locks the instance second sees what the first has made of it, and gets
+409 with the current revision. Every command is audited with before and after, and has a receipt.
+
+The surprising rule: what an engine error has set aside is released only after the command, so that the command itself
+never runs into the same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.batch import Advancer, Work, is_held_by_engine, next_due
+from engine.instance import Instance
+from engine.states import INSTANCE_TERMINAL, InstanceState
+from engine.stimulus import CancelRequested, Stimulus
+from engine.store.instances import instance_lock
+from engine.store.steps import steps_load
+from engine.store.stimuli import stimuli_release
+from orbit.clock import Micros
+from orbit.database import Database
+from orbit.errors import NotFound, StateConflict
+from orbit.idempotency import Answer, Command, Made, once
+from orbit.jsontext import Json
+from orbit.store.journal import Actor, AuditRecord, audit_insert
+
+if TYPE_CHECKING:
+    from orbit.database import Transaction
+
+MISSING = "no such instance"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An operator's command to one instance.
+
+    `expected_revision` None is whatever revision it has; `queues` is the operator's range, None for all.
+    """
+
+    command: Command
+    actor: Actor
+    instance_id: bytes
+    reason: str
+    expected_revision: int | None = None
+    queues: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Whom the commands of this process tell after COMMIT: the watchers, and the runner about timers and stimuli."""
+
+    changed: Callable[[Sequence[bytes]], None]
+    due_in: Callable[[Micros], None]
+    wake: Callable[[], None]
+
+
+class Controls:
+    """The operators' commands of a node."""
+
+    def __init__(self, database: Database, advancer: Advancer, told: Told) -> None:
+        self._database = database
+        self._advancer = advancer
+        self._told = told
+
+    def instance_cancel(self, order: Order) -> Answer:
+        """End an instance as CANCELLED: its waiting tasks at once, running ones when they have stopped.
+
+        Cancelling again changes nothing and gives the state as it is. Raises NotFound, StateConflict for one that has
+        ended otherwise or has another revision.
+        """
+
+        def make(tx: Transaction) -> Made:
+            work = self.locked(tx, order)
+            before = work.instance
+            if before.state is InstanceState.CANCELLED:
+                return _made(before)
+            if before.state in INSTANCE_TERMINAL:
+                raise conflict(before)
+            self.advance(tx, work, CancelRequested(order.reason, order.actor.name))
+            audit(tx, order, "instance.cancel", (shown(before), shown(work.instance)))
+            return _made(work.instance)
+
+        return self.run(order, make)
+
+    def run(self, order: Order, make: Callable[[Transaction], Made]) -> Answer:
+        """Run a command in one transaction with its receipt, or replay the receipt."""
+        return self._database.transaction(lambda tx: once(tx, order.command, lambda: make(tx)))
+
+    def advance(self, tx: Transaction, work: Work, stimulus: Stimulus) -> None:
+        """Advance a locked instance and write what follows; then release what an engine error has set aside."""
+        now = tx.now()
+        work.stimuli = [stimulus]
+        self._advancer.run(tx, [work], now=now)
+        if work.broken is not None:
+            raise work.broken
+        identifier = work.instance.id
+        if is_held_by_engine(work.stored.instance) and not is_held_by_engine(work.instance):
+            stimuli_release(tx, identifier)
+            tx.after_commit(self._told.wake)
+        due_at = next_due([work])
+        if due_at is not None:
+            tx.after_commit(lambda: self._told.due_in(due_at - now))
+        tx.after_commit(lambda: self._told.changed([identifier]))
+
+    def locked(self, tx: Transaction, order: Order) -> Work:
+        """Lock the instance of a command and load what its advance needs.
+
+        Raises NotFound for one that is not there or uses a queue out of the operator's range, StateConflict if it is
+        not at the expected revision, Unavailable for a graph of a newer node.
+        """
+        stored = instance_lock(tx, order.command.namespace_id, order.instance_id)
+        if stored is None:
+            raise NotFound(MISSING)
+        origin = stored.origin
+        flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+        if order.queues is not None and not flow.queues <= order.queues:
+            raise NotFound(MISSING)
+        if order.expected_revision not in {None, stored.instance.revision}:
+            raise conflict(stored.instance)
+        steps = steps_load(tx, [stored.instance.id])[stored.instance.id]
+        return Work(stored.with_steps(steps), flow, [])
+
+
+def conflict(instance: Instance, why: str | None = None) -> StateConflict:
+    """Make the refusal of a command that came too late or does not fit, with the current state and revision."""
+    message = why or f"the instance is {instance.state} at revision {instance.revision}"
+    return StateConflict(message, details={"state": instance.state, "current_revision": str(instance.revision)})
+
+
+def audit(tx: Transaction, order: Order, operation: str, change: tuple[Json, Json]) -> None:
+    """Write the audit record of a command: `change` is what was before and what is after."""
+    record = AuditRecord(
+        namespace_id=order.command.namespace_id,
+        actor=order.actor,
+        operation=operation,
+        subject_kind="instance",
+        subject_id=order.instance_id,
+        reason=order.reason,
+        before=change[0],
+        after=change[1],
+    )
+    audit_insert(tx, record, now=tx.now())
+
+
+def shown(instance: Instance) -> dict[str, Json]:
+    """Write what of an instance a command's answer and its audit tell."""
+    return {
+        "state": instance.state.value,
+        "ending_as": None if instance.ending_as is None else instance.ending_as.value,
+        "revision": str(instance.revision),
+    }
+
+
+def _made(instance: Instance) -> Made:
+    return Made(instance.id, {"instance": {"id": instance.id.hex(), **shown(instance)}})
