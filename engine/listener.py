@@ -38,6 +38,10 @@ class InstanceListener:
             stimuli_insert(tx, [(change.owner.instance_id, _stimulus(change)) for change in changes])
             tx.after_commit(self._wake)
 
+    def gate_quiet(self, tx: Transaction, gate_id: bytes) -> None:  # noqa: ARG002  (a look is owed to all of them)
+        """Look at the instances, one of whose gates has become quiet."""
+        tx.after_commit(self._wake)
+
 
 def _stimulus(change: TaskChange) -> StoredStimulus:
     step, number = change.owner.step, change.owner.round

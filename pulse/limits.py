@@ -52,6 +52,7 @@ RATE_WINDOW_MICROS = SECOND
 # Dispatch.
 CLAIM_BATCH_MAX = 256
 SWEEP_BATCH_MAX = 256
+RELEASE_BATCH_MAX = 500  # held tasks that one statement lets wait for their turn again
 SWEEP_SECONDS = 0.25
 # How long a node that has begun, or whose database came back, leaves leases alone: a worker waits at most 5 s before it
 # connects again, and what it reports then counts although its lease has run out.

@@ -31,7 +31,10 @@ class TaskChange:
 
 
 class TaskListener(Protocol):
-    """Told of owned tasks' changes in the transaction that makes them: pure inserts only, no locks."""
+    """Told of owned tasks' changes and of quiet gates in the transaction that makes them: pure inserts, no locks."""
 
     def tasks_changed(self, tx: Transaction, changes: Sequence[TaskChange]) -> None:
         """Take note of changes."""
+
+    def gate_quiet(self, tx: Transaction, gate_id: bytes) -> None:
+        """Take note that nothing runs any more behind a closed gate."""

@@ -29,7 +29,7 @@ class TaskRequest:
 
     `queue` is the queue's name. `available_at` and `delay_micros` exclude each other. `owner` is set for a workflow's
     tasks only. `task_id` is given by callers that must know it before (the engine); else one is minted.
-    `retry_of`, `operation_id` and `fencing_base` continue the line of an ended task.
+    `retry_of`, `operation_id` and `fencing_base` continue the line of an ended task. `gate_id` is its owner's instance.
     """
 
     namespace_id: bytes
@@ -52,6 +52,7 @@ class TaskRequest:
     derived_from: bytes | None = None
     traceparent: str | None = None
     owner: TaskOwner | None = None
+    gate_id: bytes | None = None
     retry_of: bytes | None = None
     operation_id: bytes | None = None
     fencing_base: int = 0

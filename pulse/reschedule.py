@@ -77,6 +77,8 @@ def _place(task: LockedTask, change: Reschedule, *, now: Micros) -> Place:
     if available_at >= task.deadline_at:
         raise InvalidRequest("available_at is not before the task's deadline", pointer="/available_at")
     priority = task.priority if change.priority is None else change.priority
+    if task.held_since is not None:
+        return Place(priority, available_at, WaitReason.HELD)
     if available_at <= now:
         return Place(priority, available_at, WaitReason.READY)
     # A back-off stays one unless its time is changed by hand.
@@ -86,6 +88,8 @@ def _place(task: LockedTask, change: Reschedule, *, now: Micros) -> Place:
 
 
 def _put_in(tx: Transaction, task: LockedTask, place: Place, around: Surroundings) -> None:
+    if place.wait_reason == WaitReason.HELD:
+        return
     if place.wait_reason != WaitReason.READY:
         delayed_insert(tx, [{"due_at": place.available_at, "task_id": task.id}])
         return

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orbit.store.journal import EventRecord, events_insert
 from pulse.listener import TaskChange, TaskListener, TaskOwner
 from pulse.policy import Decision, Finish, Park, Requeue, Retry, TaskError
-from pulse.states import AttemptState, SourceKind, TaskState
+from pulse.states import AttemptState, SourceKind, TaskState, WaitReason
 from pulse.store.counters import UsageMove, backlog_move, usage_move
+from pulse.store.gate import gates_leave
 from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.rows import LockedAttempt, LockedTask, dispatch_at
 from pulse.store.settle import AttemptEnd, TaskWrite, attempts_end, tasks_write
@@ -85,7 +86,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
     """Write decisions about locked tasks and attempts, with counters, events and stimuli."""
     if not settlements:
         return
-    writes = [_write(item, now=now) for item in settlements]
+    writes = [_held(_write(item, now=now), now=now) for item in settlements]
     tasks_write(tx, writes)
     attempts_end(tx, [_end(item) for item in settlements if item.attempt is not None], now=now)
     ready_rows, delayed_rows = _placements(writes)
@@ -97,6 +98,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
     if changes:
         for listener in around.listeners:
             listener.tasks_changed(tx, changes)
+    _leave_gates(tx, settlements, around)
     usage_move(tx, _usage_moves(settlements))
     backlog_move(tx, _backlog_moves(writes))
     changed = frozenset(write.task.id for write in writes)
@@ -138,6 +140,23 @@ def _write(item: Settlement, *, now: Micros) -> TaskWrite:
             return TaskWrite(item.task, TaskState.WAITING, reason, at, None, None, counts)
 
 
+def _held(write: TaskWrite, *, now: Micros) -> TaskWrite:
+    """Hold what would wait behind a closed gate; what never ran has been held since the gate was closed."""
+    held_since = write.task.held_since
+    if held_since is None or write.wait_reason is None:
+        return write
+    since = held_since if write.task.state is TaskState.LEASED else now
+    return replace(write, wait_reason=WaitReason.HELD, held_since=since)
+
+
+def _leave_gates(tx: Transaction, settlements: Sequence[Settlement], around: Surroundings) -> None:
+    """Count what stops to run behind closed gates, and tell of those behind which nothing runs any more."""
+    left = [s.task.id for s in settlements if s.task.state is TaskState.RUNNING and s.task.held_since is not None]
+    for gate_id in gates_leave(tx, left):
+        for listener in around.listeners:
+            listener.gate_quiet(tx, gate_id)
+
+
 def _text(error: TaskError | None) -> str | None:
     return None if error is None else error.as_text()
 
@@ -157,7 +176,7 @@ def _placements(writes: Sequence[TaskWrite]) -> tuple[list[dict[str, Any]], list
         if write.wait_reason == "READY":
             at = dispatch_at(accepted_at=task.accepted_at, available_at=write.available_at, priority=task.priority)
             ready_rows.append({"lane_id": task.lane_id, "dispatch_at": at, "task_id": task.id})
-        elif write.wait_reason is not None:
+        elif write.wait_reason is not None and write.held_since is None:
             delayed_rows.append({"due_at": write.available_at, "task_id": task.id})
     return ready_rows, delayed_rows
 

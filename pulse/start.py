@@ -33,6 +33,7 @@ class StartCode(StrEnum):
 
     RATE_LIMITED = "RATE_LIMITED"  # ask again with the same message id
     QUEUE_PAUSED = "QUEUE_PAUSED"
+    HELD = "HELD"  # its gate is closed
     CANCELLED = "CANCELLED"
     DEADLINE = "DEADLINE"
     LEASE_LOST = "LEASE_LOST"  # the attempt is unknown, has ended, or the token is not its own
@@ -148,6 +149,8 @@ def _refusal(ask: _Asked, usage: Usage, *, now: Micros) -> tuple[StartCode, Deci
         return StartCode.LEASE_LOST, on_released(ending)
     if budget.is_cancel_wanted:
         return StartCode.CANCELLED, Finish(TaskState.CANCELLED)
+    if ask.task.held_since is not None:
+        return StartCode.HELD, Requeue()
     error = passed_deadline(budget, now=now)
     if error is not None:
         return StartCode.DEADLINE, Finish(TaskState.FAILED, error)

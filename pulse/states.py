@@ -39,11 +39,12 @@ TASK_TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
 
 
 class WaitReason(StrEnum):
-    """Why a WAITING task waits. The first three are stored, the others derived when it is read."""
+    """Why a WAITING task waits. The first four are stored, the others derived when it is read."""
 
     READY = "READY"  # runnable as soon as a worker and room are there
     DELAYED = "DELAYED"  # its time has not come
     BACKOFF = "BACKOFF"  # waits before the next attempt
+    HELD = "HELD"  # its gate is closed; its deadlines stand still
     QUEUE_PAUSED = "QUEUE_PAUSED"
     CONCURRENCY_FULL = "CONCURRENCY_FULL"
     RATE_LIMITED = "RATE_LIMITED"

@@ -25,6 +25,7 @@ from pulse.requests import TaskRequest, Times, times_of
 from pulse.settle import lowest_by_lane
 from pulse.states import SourceKind, TaskState, WaitReason
 from pulse.store.counters import backlog_lock, backlog_move, backlog_take
+from pulse.store.gate import gates_lock
 from pulse.store.lanes import LaneKey, delayed_insert, lane_create, lanes_count, lanes_find, ready_insert
 from pulse.store.queue import queue_ids
 from pulse.store.rows import dispatch_at
@@ -56,6 +57,7 @@ class _Draft:
     lane_id: bytes = b""
     answer: dict[str, Any] | None = None
     times: Times | None = None
+    is_held: bool = False
     outcome: Answer | OrbitError | None = None
 
     @property
@@ -92,6 +94,7 @@ def tasks_submit(
     now = tx.now()
     _resolve_times(drafts, now=now)
     _find_lanes(tx, drafts, now=now)
+    _find_gates(tx, drafts)
     accepted = [draft for draft in drafts if draft.is_open]
     receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
     if not is_roomy:
@@ -199,6 +202,16 @@ def _find_lanes(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> No
                 draft.lane_id = lane_id
 
 
+def _find_gates(tx: Transaction, drafts: Sequence[_Draft]) -> None:
+    """Hold what stands behind a closed gate. The gate's lock comes before the inserts, which wait for nobody."""
+    gated = [draft for draft in drafts if draft.is_open and draft.submit.request.gate_id is not None]
+    if gated:
+        gates = gates_lock(tx, {gate_id for d in gated if (gate_id := d.submit.request.gate_id) is not None})
+        closed = {gate.id for gate in gates if not gate.is_open}
+        for draft in gated:
+            draft.is_held = draft.submit.request.gate_id in closed
+
+
 def _lane_key(draft: _Draft) -> LaneKey:
     return LaneKey(draft.queue_id, draft.submit.request.type, draft.submit.request.version)
 
@@ -239,6 +252,8 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
     for draft in drafts:
         assert draft.times is not None
         available_at, priority = draft.times.available_at, draft.submit.request.priority
+        if draft.is_held:
+            continue
         if available_at > now:
             delayed_rows.append({"due_at": available_at, "task_id": draft.task_id})
         else:
@@ -261,7 +276,7 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "queue_id": draft.queue_id,
         "lane_id": draft.lane_id,
         "state": TaskState.WAITING,
-        "wait_reason": WaitReason.DELAYED if times.available_at > now else WaitReason.READY,
+        "wait_reason": _wait_reason(draft, times, now=now),
         "priority": request.priority,
         "attempts_max": request.retry.attempts_max,
         "backoff_micros": request.retry.backoff_micros,
@@ -284,7 +299,15 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "params": request.params,
         "labels": request.labels,
         "traceparent": request.traceparent,
+        "gate_id": request.gate_id,
+        "held_since": now if draft.is_held else None,
     }
+
+
+def _wait_reason(draft: _Draft, times: Times, *, now: Micros) -> WaitReason:
+    if draft.is_held:
+        return WaitReason.HELD
+    return WaitReason.DELAYED if times.available_at > now else WaitReason.READY
 
 
 def _source_kind(request: TaskRequest) -> SourceKind:

@@ -56,7 +56,7 @@ def _make_ready(tx: Transaction, due: list[tuple[Micros, bytes]], around: Surrou
     """Move entries from `delayed` to `ready`; a task that somebody holds is left for the next round."""
     locked = tasks_lock_free(tx, [task_id for _, task_id in due])
     rows = [locked[task_id][0] for _, task_id in due if task_id in locked]
-    waiting = [row for row in rows if row.state is TaskState.WAITING and row.wait_reason != "READY"]
+    waiting = [row for row in rows if row.state is TaskState.WAITING and row.wait_reason not in ("READY", "HELD")]
     # An entry whose task no longer waits for it is stale; it goes too.
     deleted = delayed_delete(tx, [(due_at, task_id) for due_at, task_id in due if task_id in locked])
     assert deleted == len(rows), f"{deleted} of {len(rows)} locked entries of delayed were there"

@@ -79,7 +79,7 @@ task = Table(
     Column("queue_id", kinds.identifier(), nullable=False, comment="Its queue"),
     Column("lane_id", kinds.identifier(), nullable=False, comment="Its lane, which tells type and version"),
     Column("state", kinds.word(16), nullable=False, comment="TaskState"),
-    Column("wait_reason", kinds.word(16), comment="READY, DELAYED or BACKOFF while WAITING, else null"),
+    Column("wait_reason", kinds.word(16), comment="The stored WaitReason while WAITING, else null"),
     Column("priority", kinds.small_int(), nullable=False, comment="0 to 9"),
     Column("attempts_max", kinds.small_int(), nullable=False, comment="Limit of attempts, frozen"),
     Column("backoff_micros", kinds.counter(), nullable=False, comment="First back-off, frozen"),
@@ -113,6 +113,8 @@ task = Table(
     Column("params", kinds.payload(), nullable=False, comment="JSON as it was sent"),
     Column("labels", kinds.text(), comment="JSON object of text; null is none"),
     Column("traceparent", kinds.word(128), comment="W3C trace context of the submitter"),
+    Column("gate_id", kinds.identifier(), comment="The gate that it stands behind; null is none"),
+    Column("held_since", kinds.instant(), comment="Since when its gate is closed for it; null if it is not"),
     CheckConstraint("(finished_at IS NULL) = (state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))", name="finished"),
     CheckConstraint("(wait_reason IS NULL) = (state <> 'WAITING')", name="wait_reason"),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority_range"),
@@ -123,6 +125,18 @@ task = Table(
     Index("pulse_task_by_start_deadline", "start_deadline_at"),
     Index("pulse_task_by_retry_of", "retry_of", unique=True),
     comment="Accepted work: the request, its frozen policy and its state",
+    **TABLE_OPTIONS,
+)
+
+gate = Table(
+    "pulse_gate",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="Also the source_id of the tasks behind it"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose gate it is"),
+    Column("is_open", kinds.flag(), nullable=False, comment="While false no task behind it is claimed or started"),
+    Column("in_flight", kinds.counter(), nullable=False, comment="While closed: tasks behind it that still run"),
+    CheckConstraint("in_flight >= 0", name="in_flight_not_negative"),
+    comment="Gates before the tasks of one source, with what still runs behind a closed one",
     **TABLE_OPTIONS,
 )
 

@@ -178,6 +178,8 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
         "window_used": str(usage.window_used),
         "compatible_workers": sum(_serves(item, row) for item in sessions),
     }
+    if row.held_since is not None:
+        details["held_since"] = to_rfc3339(row.held_since)
     if row.wait_reason == WaitReason.READY:
         ahead = ready_ahead(tx, lane_id=row.lane_id, dispatch_at=place, task_id=row.id, limit=_AHEAD_MAX)
         details["ahead_in_lane"] = str(ahead)

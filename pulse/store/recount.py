@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, func, or_, select
 
 from pulse.states import HOLDING_PERMIT, UNFINISHED, TaskState, WaitReason
-from pulse.tables import attempt, delayed, queue_backlog, queue_usage, ready, task
+from pulse.tables import attempt, delayed, gate, queue_backlog, queue_usage, ready, task
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -38,7 +38,27 @@ _STORED = select(
     queue_usage.c.queue_id, queue_usage.c.active, queue_usage.c.leased_unstarted, queue_backlog.c.unfinished
 ).join(queue_backlog, queue_backlog.c.queue_id == queue_usage.c.queue_id)
 _IS_READY = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.READY)
-_IS_DELAYED = (task.c.state == TaskState.WAITING) & (task.c.wait_reason != WaitReason.READY)
+_IS_DELAYED = (task.c.state == TaskState.WAITING) & task.c.wait_reason.not_in([WaitReason.READY, WaitReason.HELD])
+_BEHIND = (task.c.gate_id == gate.c.id) & task.c.state.in_(sorted(UNFINISHED))
+_GATES = (
+    select(gate.c.id, gate.c.in_flight, _count_if((task.c.state == TaskState.RUNNING) & gate.c.is_open.is_(False)))
+    .join(task, _BEHIND, isouter=True)
+    .group_by(gate.c.id, gate.c.in_flight)
+)
+# A closed gate is written onto every unfinished task behind it, and an open one onto none.
+_MISHELD = (
+    select(task.c.id, task.c.held_since.is_not(None))
+    .join(gate, gate.c.id == task.c.gate_id, isouter=True)
+    .where(
+        task.c.state.in_(sorted(UNFINISHED)),
+        or_(
+            task.c.held_since.is_not(None) & or_(gate.c.id.is_(None), gate.c.is_open),
+            gate.c.is_open.is_(False) & task.c.held_since.is_(None),
+            (task.c.state == TaskState.WAITING)
+            & (task.c.held_since.is_not(None) != (task.c.wait_reason == WaitReason.HELD)),
+        ),
+    )
+)
 _LIVE = (
     select(task.c.id, func.count(attempt.c.id))
     .join(attempt, (attempt.c.task_id == task.c.id) & attempt.c.finished_at.is_(None), isouter=True)
@@ -62,6 +82,9 @@ def drifts_find(tx: Transaction) -> list[Drift]:
                 drifts.append(Drift(name, row[0], held, real))
     drifts += _entries(tx, "ready", ready, _IS_READY)
     drifts += _entries(tx, "delayed", delayed, _IS_DELAYED)
+    gates = [Drift("in_flight", row[0], row[1], int(row[2])) for row in list[Any](tx.rows(_GATES))]
+    drifts += [drift for drift in gates if drift.stored != drift.counted]
+    drifts += [Drift("held", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](tx.rows(_MISHELD))]
     drifts += [Drift("live_attempts", row[0], row[1], 1 - row[1]) for row in list[Any](tx.rows(_LIVE))]
     return drifts
 

@@ -18,6 +18,9 @@ from pulse.policy import Budget
 from pulse.states import AttemptState, RecoverySafety, TaskState
 from pulse.tables import attempt, task
 
+# Later than any instant: the deadline of what stands still.
+FAR_AHEAD: Micros = 2**62
+
 
 class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     """A task's row under its lock, without its payload."""
@@ -52,9 +55,11 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     source_round: int | None
     operation_id: bytes | None
     fencing_base: int
+    held_since: Micros | None
 
     def budget(self) -> Budget:
-        """Return what decisions need of it."""
+        """Return what decisions need of it; the deadlines stand still while its gate is closed, unless it runs."""
+        is_still = self.held_since is not None and self.state is not TaskState.RUNNING
         return Budget(
             attempts_max=self.attempts_max,
             backoff_micros=self.backoff_micros,
@@ -64,8 +69,8 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
             deferred_count=self.deferred_count,
             released_count=self.released_count,
             starts_count=self.starts_count,
-            start_deadline_at=self.start_deadline_at,
-            deadline_at=self.deadline_at,
+            start_deadline_at=None if is_still else self.start_deadline_at,
+            deadline_at=FAR_AHEAD if is_still else self.deadline_at,
             is_cancel_wanted=self.cancel_requested_at is not None,
         )
 

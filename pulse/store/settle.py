@@ -38,7 +38,7 @@ _END_ATTEMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class TaskWrite:
-    """What a task's row becomes; `error` None clears it: attempts keep their own."""
+    """What a task's row becomes; `error` None clears it: attempts keep their own. `held_since` is for HELD only."""
 
     task: LockedTask
     state: TaskState
@@ -48,6 +48,7 @@ class TaskWrite:
     error: str | None
     counts: Mapping[str, int]
     is_retry: bool = False
+    held_since: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,12 @@ def tasks_write(tx: Transaction, writes: Sequence[TaskWrite]) -> None:
     if plain:
         parameters = {"ids": [w.task.id for w in plain], "now": plain[0].finished_at}
         tx.expect(_SUCCEED, parameters, count=len(plain))
-    by_state: dict[TaskState, list[dict[str, Any]]] = defaultdict(list)
+    by_state: dict[tuple[TaskState, bool], list[dict[str, Any]]] = defaultdict(list)
     for write in writes:
         if write.state is not TaskState.SUCCEEDED or write.task.state is not TaskState.RUNNING:
-            by_state[write.task.state].append(_row(write))
-    for state in sorted(by_state):
-        rows = sorted(by_state[state], key=lambda row: row["id"])
+            by_state[write.task.state, write.held_since is not None].append(_row(write))
+    for state, is_held in sorted(by_state):
+        rows = sorted(by_state[state, is_held], key=lambda row: row["id"])
         matched = tx.update_many(task, rows=rows, where={"state": state})
         assert matched == len(rows), f"{matched} of {len(rows)} locked tasks were {state}"
 
@@ -82,6 +83,7 @@ def tasks_ready(tx: Transaction, ids: Collection[bytes]) -> None:
 
 
 def _row(write: TaskWrite) -> dict[str, Any]:
+    held = {} if write.held_since is None else {"held_since": write.held_since}
     return {
         "id": write.task.id,
         "state": write.state,
@@ -91,6 +93,7 @@ def _row(write: TaskWrite) -> dict[str, Any]:
         "error": write.error,
         "revision": write.task.revision + 1,
         **write.counts,
+        **held,
     }
 
 

@@ -21,6 +21,8 @@ _OPTIONAL = (
     "derived_from",
     "labels",
     "traceparent",
+    "gate_id",
+    "held_since",
 )
 
 
