@@ -68,6 +68,7 @@ class Claimed:
     assignments: Sequence[Assignment]
     reached: Mapping[bytes, Micros | None]
     room_in_micros: Micros | None = None
+    remaining: frozenset[bytes] = frozenset()  # lanes that may hold more
 
 
 def claim(tx: Transaction, demand: Demand) -> Claimed:
@@ -78,26 +79,35 @@ def claim(tx: Transaction, demand: Demand) -> Claimed:
         for lane_id in seat.lanes:
             by_lane[lane_id] += seat.room
     quotas = {lane_id: min(room, wanted) for lane_id, room in by_lane.items()}
-    if len(quotas) > 1:
+    remaining: set[bytes] = set()
+    if len(quotas) > _LANES_LOCKED_AT_ONCE:
         quotas = _merge_heads(tx, demand, quotas, wanted)
+        remaining.update(quotas)
     keys: list[ReadyKey] = []
     reached: dict[bytes, Micros | None] = {}
     for lane_id in sorted(quotas):
         found = ready_lock(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=quotas[lane_id])
-        reached[lane_id] = found[-1].dispatch_at if len(found) == quotas[lane_id] else None
+        is_full = len(found) == quotas[lane_id]
+        reached[lane_id] = found[-1].dispatch_at if is_full else None
+        if is_full:
+            remaining.add(lane_id)
         keys.extend(found)
     if not keys:
-        return Claimed([], reached)
-    assignments, room_in = _lease(tx, demand, sorted(keys, key=lambda key: (key.dispatch_at, key.task_id)))
+        return Claimed([], reached, remaining=frozenset(remaining))
+    keys.sort(key=lambda key: (key.dispatch_at, key.task_id))
+    assignments, room_in = _lease(tx, demand, keys[:wanted])
     taken = {item.task.id for item in assignments}
     for key in keys:
         if key.task_id not in taken:
             # Left in place for want of room: the next claim must see it again.
             reached[key.lane_id] = None
-    return Claimed(assignments, reached, room_in)
+            remaining.add(key.lane_id)
+    return Claimed(assignments, reached, room_in, frozenset(remaining))
 
 
 _EVER: Micros = -(2**62)
+# Up to so many lanes are locked at once and what is too much is left; of more the heads are looked at first.
+_LANES_LOCKED_AT_ONCE = 3
 
 
 def _merge_heads(tx: Transaction, demand: Demand, quotas: Mapping[bytes, int], wanted: int) -> dict[bytes, int]:

@@ -19,7 +19,7 @@ from orbit.errors import OrbitError
 from orbit.ids import new_id
 from orbit.logs import get_logger
 from pulse import limits
-from pulse.claim import Demand, claim
+from pulse.claim import Demand, Seat, claim
 from pulse.lease import Held
 from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
 from pulse.store.lanes import lanes_of
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
     from orbit.clock import Micros
     from orbit.database import Database, Transaction
-    from pulse.claim import Assignment, Claimed, Seat
+    from pulse.claim import Assignment, Claimed
     from pulse.states import RecoverySafety
 
 _log = get_logger(__name__)
 
 _LANES_REFRESH_SECONDS = 1.0
 _WATERMARK_SECONDS = 0.25
+_GATHER_SECONDS = 0.004
+_LOOK_AT_ALL_SECONDS_MIN = 0.05
 
 
 class Dispatcher:
@@ -49,10 +51,13 @@ class Dispatcher:
         self._database = database
         self._give_back = give_back
         self._wake = Event()
-        self._stopping = False
+        self._stopping = Event()
         self._known_lanes: set[bytes] = set()
         self._lanes_at = 0.0
         self._watermarks: dict[bytes, tuple[Micros, float]] = {}
+        self._stirred: set[bytes] = set()
+        self._looked_at_all = 0.0
+        self._interval = limits.PROBE_SECONDS_MIN
         self._seen_at = time.monotonic()
         self._shown_silent: set[bytes] = set()
         self._greenlet: gevent.Greenlet[[], None] | None = None
@@ -63,7 +68,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """End the loop; a claim in flight is finished first."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         if self._greenlet is not None:
             self._greenlet.join()
@@ -99,6 +104,7 @@ class Dispatcher:
         """Let a session get tasks."""
         self.sessions[session.id] = session
         self._known_lanes.update(session.lanes)
+        self._stirred.update(session.lanes)
         self.wake()
 
     def detach(self, session: Session) -> None:
@@ -120,6 +126,7 @@ class Dispatcher:
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         """Hear of lanes with something to claim, from a transaction of this process."""
+        self._stirred.update(lanes)
         for lane_id, lowest in lanes.items():
             if lane_id not in self._known_lanes:
                 self._lanes_at = 0.0
@@ -141,8 +148,8 @@ class Dispatcher:
                 session.outbox.cancel([CancelNotice(attempt, reasons[task]) for attempt, task in held.items()])
 
     def _loop(self) -> None:
-        interval = limits.PROBE_SECONDS_MIN
-        while not self._stopping:
+        self._interval = limits.PROBE_SECONDS_MIN
+        while not self._stopping.is_set():
             self._wake.clear()
             try:
                 claimed = self.run_once()
@@ -150,23 +157,33 @@ class Dispatcher:
                 _log.warning("claim.failed", extra={"error": error.message})
                 claimed = None
             if claimed is not None and claimed.assignments:
-                interval = limits.PROBE_SECONDS_MIN
+                self._interval = limits.PROBE_SECONDS_MIN
+                if self._is_nearly_full():
+                    self._stopping.wait(_GATHER_SECONDS)
                 continue
-            pause = interval
+            pause = self._interval
             if claimed is not None and claimed.room_in_micros is not None:
                 pause = min(pause, max(claimed.room_in_micros / 1_000_000, limits.PROBE_SECONDS_MIN / 10))
-            interval = min(interval * 2, limits.PROBE_SECONDS_MAX)
+                self._looked_at_all = 0.0
+            self._interval = min(self._interval * 2, limits.PROBE_SECONDS_MAX)
             if self._wake.wait(pause):
-                interval = limits.PROBE_SECONDS_MIN
+                self._interval = limits.PROBE_SECONDS_MIN
 
     def run_once(self) -> Claimed | None:
-        """Claim one batch for the room that there is; None if there is none."""
+        """Claim one batch for the room that there is; None if there is none, or nothing to look at."""
         self._housekeep()
-        seats = [seat for session in self.sessions.values() if (seat := session.seat()) is not None]
+        seats = self._seats()
         if not seats:
             return None
         demand = Demand(seats, self._from_at(seats))
-        claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
+        looked_at, self._stirred = self._stirred, set()
+        try:
+            claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
+        except OrbitError:
+            self._stirred |= looked_at
+            raise
+        # What was stirred meanwhile is in the new set already; what this claim could not empty stays in it.
+        self._stirred |= claimed.remaining
         now = time.monotonic()
         for lane_id, reached in claimed.reached.items():
             if reached is None:
@@ -178,6 +195,31 @@ class Dispatcher:
         self.claimed_count += len(claimed.assignments)
         self._deliver(claimed.assignments)
         return claimed
+
+    def _seats(self) -> list[Seat]:
+        """Return the seats with room, each with the lanes that are worth a look.
+
+        Those are the lanes in which this process knows of something; now and then all, for what other processes did.
+        """
+        now = time.monotonic()
+        is_all = now - self._looked_at_all >= max(self._interval, _LOOK_AT_ALL_SECONDS_MIN)
+        if is_all:
+            self._looked_at_all = now
+        elif not self._stirred:
+            return []
+        seats: list[Seat] = []
+        for session in self.sessions.values():
+            seat = session.seat()
+            if seat is not None and not is_all:
+                lanes = {lane_id: seat.lanes[lane_id] for lane_id in seat.lanes.keys() & self._stirred}
+                seat = Seat(seat.session_id, seat.room, lanes) if lanes else None
+            if seat is not None:
+                seats.append(seat)
+        return seats
+
+    def _is_nearly_full(self) -> bool:
+        """Say whether every worker is busy: then a little more room is worth a short wait, as in a group commit."""
+        return all(session.is_nearly_full() for session in self.sessions.values())
 
     def _from_at(self, seats: Sequence[Seat]) -> dict[bytes, Micros]:
         """Return the watermarks that still count: a hint is never older than its bound."""

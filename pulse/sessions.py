@@ -112,6 +112,10 @@ class Session:
         room = self.room()
         return Seat(self.id, room, self.lanes) if room and self.lanes else None
 
+    def is_nearly_full(self) -> bool:
+        """Say whether it holds three quarters of what it takes."""
+        return len(self._held) * 4 >= self._capacity * 3
+
     def set_capacity(self, capacity: int) -> None:
         """Set its declared room, absolute; less than it holds revokes nothing."""
         self._capacity = capacity

@@ -25,6 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orbit.database.clock import DatabaseClock
 from orbit.database.connect import ConnectionLimits, engine_open
+from orbit.database.facts import Facts
 from orbit.database.failures import Failure, classify
 from orbit.database.transaction import RunAgain, Transaction
 from orbit.errors import Unavailable
@@ -56,6 +57,7 @@ class Database:
     def __init__(self, url: URL, engines: dict[Pool, Engine]) -> None:
         self.url = url
         self.clock = DatabaseClock()
+        self._facts = Facts()
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self._engines = engines
         self._lock_file: int | None = None
@@ -147,7 +149,7 @@ class Database:
 
     def _once(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
         with engine.connect() as connection, connection.begin():
-            transaction = Transaction(connection, self.clock, is_sqlite=self.is_sqlite)
+            transaction = Transaction(connection, self.clock, self._facts, is_sqlite=self.is_sqlite)
             result = work(transaction)
             self.counts["transactions"] += 1
             self.counts["statements"] += transaction.statement_count

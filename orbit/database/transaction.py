@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, text
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from orbit.clock import Micros
     from orbit.database.clock import DatabaseClock
+    from orbit.database.facts import Facts
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -40,9 +41,10 @@ class Transaction:
     was lost: it changes nothing but the database, and guards what it writes by receipts or by re-checking states.
     """
 
-    def __init__(self, connection: Connection, clock: DatabaseClock, *, is_sqlite: bool) -> None:
+    def __init__(self, connection: Connection, clock: DatabaseClock, facts: Facts, *, is_sqlite: bool) -> None:
         self._connection = connection
         self._clock = clock
+        self._facts = facts
         self.is_sqlite = is_sqlite
         self.callbacks: list[Callable[[], None]] = []
         self.statement_count = 0
@@ -114,6 +116,14 @@ class Transaction:
             return self._clock.local_now()
         self.statement_count += 1
         return int(self._connection.execute(_NOW).scalar_one()) + self._clock.offset_micros
+
+    def known(self, key: Hashable) -> bytes | None:
+        """Return an immutable fact that this process has read before, or None."""
+        return self._facts.get(key)
+
+    def learn(self, key: Hashable, value: bytes) -> None:
+        """Remember an immutable fact, once this transaction is committed."""
+        self.callbacks.append(lambda: self._facts.learn(key, value))
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the caller's own greenlet once this transaction is committed, and not if it is not."""

@@ -62,11 +62,15 @@ _NEXT_DUE = select(delayed.c.due_at).order_by(delayed.c.due_at, delayed.c.task_i
 
 
 def lanes_find(tx: Transaction, keys: Collection[LaneKey]) -> dict[LaneKey, bytes]:
-    """Read the ids of lanes that exist."""
-    if not keys:
-        return {}
-    rows = tx.rows(_FIND, {"keys": [tuple(key) for key in sorted(keys)]})
-    return {LaneKey(row.queue_id, row.type, row.version): row.id for row in rows}
+    """Find the ids of lanes that exist. They never change, so each process reads a lane once."""
+    found = {key: known for key in keys if (known := tx.known(("lane", key))) is not None}
+    missing = sorted(set(keys) - found.keys())
+    if missing:
+        for row in tx.rows(_FIND, {"keys": [tuple(key) for key in missing]}):
+            key = LaneKey(row.queue_id, row.type, row.version)
+            found[key] = row.id
+            tx.learn(("lane", key), row.id)
+    return found
 
 
 def lane_create(tx: Transaction, key: LaneKey, *, now: Micros) -> bytes:
@@ -74,6 +78,7 @@ def lane_create(tx: Transaction, key: LaneKey, *, now: Micros) -> bytes:
     identifier = new_id()
     row = {"id": identifier, "queue_id": key.queue_id, "type": key.type, "version": key.version, "created_at": now}
     tx.insert(lane, [row])
+    tx.learn(("lane", key), identifier)
     return identifier
 
 

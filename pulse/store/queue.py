@@ -103,9 +103,14 @@ def queues_find(tx: Transaction, namespace_id: bytes, *, limit: int, after_name:
 
 
 def queue_ids(tx: Transaction, namespace_id: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """Read queues' ids by name."""
-    rows = tx.rows(_BY_NAMES, {"namespace_id": namespace_id, "names": sorted(names)})
-    return {row.name: row.id for row in rows}
+    """Find queues' ids by name. They never change, so each process reads a name once."""
+    found = {name: known for name in names if (known := tx.known(("queue", namespace_id, name))) is not None}
+    missing = sorted(set(names) - found.keys())
+    if missing:
+        for row in tx.rows(_BY_NAMES, {"namespace_id": namespace_id, "names": missing}):
+            found[row.name] = row.id
+            tx.learn(("queue", namespace_id, row.name), row.id)
+    return found
 
 
 def queue_lock(tx: Transaction, namespace_id: bytes, queue_id: bytes) -> int | None:
