@@ -57,7 +57,8 @@ class Operation:
     """One method of one path. `scope` is None where no credential is asked for; `keyed` asks for an Idempotency-Key.
 
     `answer` is the model of the data, `is_page` says that the data is a list of it. With `takes_yaml` a body may also
-    be a YAML text, which the handler finds in `Call.text`. `creates` says that a first success is 201.
+    be a YAML text, which the handler finds in `Call.text`. `creates` says that a first success is 201. `other_types`
+    are media types that a success may have instead of the JSON envelope.
     """
 
     method: str
@@ -72,6 +73,7 @@ class Operation:
     creates: bool = False
     is_page: bool = False
     takes_yaml: bool = False
+    other_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ def _responses(operation: Operation) -> Json:
         properties["next_cursor"] = {"type": ["string", "null"]}
     envelope = {"type": "object", "properties": properties, "required": list(properties)}
     success = {"200": _json_response("Success" if not operation.creates else "The receipt of a replay", envelope)}
+    for media_type in operation.other_types:
+        success["200"]["content"][media_type] = {"schema": {"type": "string"}}
     if operation.creates:
         success["201"] = _json_response("The receipt of a first creation", envelope)
     return {**success, **refusals}

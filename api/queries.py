@@ -57,6 +57,13 @@ class Query:
             raise self.refused(name, f"1 to {length_max} characters are expected")
         return value
 
+    def word(self, name: str, words: tuple[str, ...]) -> str | None:
+        """Return one of a few words."""
+        value = self._values.get(name)
+        if value is not None and value not in words:
+            raise self.refused(name, f"{' or '.join(words)} is expected")
+        return value
+
     def number(self, name: str, *, minimum: int, maximum: int) -> int | None:
         """Return a whole number in a range."""
         value = self._values.get(name)

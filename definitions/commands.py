@@ -1,4 +1,4 @@
-"""`orbit check`: compile definitions where they lie; no server, no database."""
+"""`orbit check` and `orbit graph`: compile definitions where they lie; no server, no database."""
 
 import sys
 from pathlib import Path
@@ -45,3 +45,36 @@ def check(files: tuple[Path, ...], form: str) -> None:
     if form == "json":
         click.echo(dumps({"findings": report}).decode())
     sys.exit(1 if found else 0)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["svg", "mermaid"]),
+    default="svg",
+    show_default=True,
+    help="A picture that stands alone, or text that documents and tickets draw.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write it here, not to stdout.",
+)
+def graph(file: Path, form: str, output: Path | None) -> None:
+    """Draw the steps of the definition in FILE with their kinds, conditions and bounds."""
+    from definitions.compiler import compile_definition
+    from definitions.mermaid import graph_to_mermaid
+    from definitions.svg import graph_to_svg
+
+    compiled = compile_definition(file.read_bytes())
+    if compiled.graph is None:
+        click.echo(compiled.render(str(file)), err=True)
+        sys.exit(1)
+    drawn = graph_to_svg(compiled.graph) if form == "svg" else graph_to_mermaid(compiled.graph)
+    if output is None:
+        click.echo(drawn, nl=False)
+    else:
+        output.write_text(drawn, encoding="utf-8")

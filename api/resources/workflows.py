@@ -16,19 +16,23 @@ from gevent.threadpool import ThreadPool
 from api.calls import Call, Operation, Reply
 from api.models.instances import Bounds, CheckResult, Graph, PublishResult, Workflow, WorkflowVersion
 from api.models.workflows import WorkflowSource
-from api.parameters import CURSOR, LIMIT
+from api.parameters import CURSOR, LIMIT, word_parameter
 from api.queries import cursor_text
 from definitions.compiler import Compiled, compile_definition
+from definitions.graph import Graph as DrawnGraph
 from definitions.graph import PollSpec, TaskSpec
+from definitions.mermaid import graph_to_mermaid
 from definitions.registry import (
     VersionContent,
     VersionSummary,
+    graph_load,
     version_get,
     version_get_content,
     version_publish,
     versions_list,
     workflows_list,
 )
+from definitions.svg import graph_to_svg
 from orbit.access import Credential, Scope, queue_not_found
 from orbit.clock import to_rfc3339
 from orbit.database import Database, Transaction
@@ -40,6 +44,13 @@ ResultT = TypeVar("ResultT")
 
 _NUMBER_MAX = 2**31 - 1
 _PATH = "/v1/workflows/{name}/versions/{number}"
+_DRAWINGS: dict[str, tuple[str, Callable[[DrawnGraph], str]]] = {
+    "svg": ("image/svg+xml", graph_to_svg),
+    "mermaid": ("text/plain; charset=utf-8", graph_to_mermaid),
+}
+_DRAWN_TYPES = tuple(media_type.partition(";")[0] for media_type, _ in _DRAWINGS.values())
+_FORMATS = ("json", *_DRAWINGS)
+_FORMAT = word_parameter("format", "The graph as data, or drawn as a picture or as Mermaid text", list(_FORMATS))
 
 
 class Workflows:
@@ -70,7 +81,8 @@ class Workflows:
             Operation("GET", "/v1/workflows/{name}/versions", "List a workflow's versions, the highest first",
                       self.versions, read, WorkflowVersion, query=(LIMIT, CURSOR), is_page=True),
             Operation("GET", _PATH, "Read a version with its text", self.get, read, WorkflowVersion),
-            Operation("GET", f"{_PATH}/graph", "Read a version's step graph", self.graph, read, Graph),
+            Operation("GET", f"{_PATH}/graph", "Read a version's step graph, as JSON or drawn", self.graph, read, Graph,
+                      query=(_FORMAT,), other_types=_DRAWN_TYPES),
             Operation("GET", f"{_PATH}/bounds", "Read a version's proven maxima", self.bounds, read, Bounds),
         ]  # fmt: skip
 
@@ -149,8 +161,16 @@ class Workflows:
         return call.data({**_version_json(summary), "source": content.source.decode("utf-8")})
 
     def graph(self, call: Call) -> Reply:
-        """Read a version's graph."""
-        return call.data(json.loads(self._content(call).graph))
+        """Read a version's graph, or draw it."""
+        form = call.query.word("format", _FORMATS)
+        if form is None or form == "json":
+            return call.data(json.loads(self._content(call).graph))
+        media_type, draw = _DRAWINGS[form]
+        loaded = self._read(call, lambda tx, name, number: graph_load(tx, call.namespace_id, name, number))
+        drawn: str = self._compilers.apply(draw, (loaded,))
+        # What a browser opens from here is a picture: it runs and loads nothing.
+        headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+        return Reply(drawn.encode(), content_type=media_type, headers=headers)
 
     def bounds(self, call: Call) -> Reply:
         """Read a version's bounds."""

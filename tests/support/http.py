@@ -114,8 +114,11 @@ class Api:
         response = described["responses"][str(got.status)]
         if "$ref" in response:
             response = self.document["components"]["responses"]["Refusal"]
-        schema = response.get("content", {}).get("application/json", {}).get("schema")
-        if schema is not None:
+        content = response.get("content", {})
+        media_type = got.headers.get("content-type", "").partition(";")[0]
+        assert not content or media_type in content, f"{method} {template} answered {media_type}, undocumented"
+        schema = content.get("application/json", {}).get("schema")
+        if schema is not None and media_type == "application/json":
             whole = schema | {"components": self.document["components"]}
             Draft202012Validator(whole).validate(got.json)
 

@@ -76,6 +76,21 @@ def test_a_version_shows_its_text_its_graph_and_its_bounds(published: Caller) ->
         assert published.get(missing).status == 404
 
 
+def test_a_versions_graph_is_drawn(published: Caller) -> None:
+    path = "/v1/workflows/greet/versions/1/graph"
+    picture = published.get(f"{path}?format=svg")
+    assert (picture.status, picture.headers["content-type"]) == (200, "image/svg+xml")
+    assert picture.body.startswith(b"<svg ")
+    assert b"mail.send@1 on images" in picture.body
+    assert "default-src 'none'" in picture.headers["content-security-policy"]
+    text = published.get(f"{path}?format=mermaid")
+    assert (text.status, text.body.splitlines()[0]) == (200, b"flowchart TD")
+    assert published.get(f"{path}?format=json").data == published.get(path).data
+    assert published.get(f"{path}?format=png").status == 400
+    for form in ("svg", "mermaid"):
+        assert published.get(f"/v1/workflows/greet/versions/2/graph?format={form}").status == 404
+
+
 def test_a_definition_may_name_only_queues_in_the_publishers_range(api: Api, caller: Caller) -> None:
     got = publish(api.caller(queues=["other"]))
     assert (got.status, got.json["error"]["details"]) == (404, {"step": "hello", "queue": "images"})

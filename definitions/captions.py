@@ -1,0 +1,53 @@
+"""What a step says about itself in a drawing: its kind, what it runs, and its bounds."""
+
+from __future__ import annotations
+
+from definitions.duration import format_duration
+from definitions.graph import FailSpec, JoinSpec, Node, NodeKind, PollSpec, SetSpec, TaskSpec, WaitSpec
+
+_WORDS = {NodeKind.FORK: "parallel"}
+
+
+def kind_word(node: Node) -> str:
+    """Name a node's kind as the language does."""
+    return _WORDS.get(node.kind, node.kind.value.lower())
+
+
+def facts_of(node: Node) -> list[str]:
+    """Return what a node runs or waits for, and what bounds it, a line each."""
+    match node.spec:
+        case TaskSpec() as task:
+            return [_task(task), *_task_bounds(task)]
+        case PollSpec() as poll:
+            ends = [f"done when {poll.done_when.source}"]
+            if poll.fail_when is not None:
+                ends.insert(0, f"fails when {poll.fail_when.source}")
+            return [_task(poll.task), _rhythm(poll), *ends]
+        case WaitSpec(for_seconds=seconds):
+            return [f"for {format_duration(seconds)}"]
+        case FailSpec(code=code):
+            return [code]
+        case SetSpec(values=values) if isinstance(values.source, dict):
+            return [", ".join(values.source)]
+        case JoinSpec(policy=policy):
+            return [policy]
+        case _:
+            return []
+
+
+def _task(task: TaskSpec) -> str:
+    return f"{task.type}@{task.task_version} on {task.queue}"
+
+
+def _task_bounds(task: TaskSpec) -> list[str]:
+    attempts = "1 attempt" if task.retry.attempts_max == 1 else f"{task.retry.attempts_max} attempts"
+    each, whole = format_duration(task.attempt_timeout_seconds), format_duration(task.timeout_seconds)
+    return [f"at most {attempts} of {each}, {whole} in all"]
+
+
+def _rhythm(poll: PollSpec) -> str:
+    growth = ""
+    if poll.backoff != 1.0:
+        growth = f" times {poll.backoff:g} up to {format_duration(poll.every_seconds_max)}"
+    bounds = f"at most {poll.rounds_max} rounds, {format_duration(poll.timeout_seconds)}"
+    return f"every {format_duration(poll.every_seconds)}{growth}, {bounds}"

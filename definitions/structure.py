@@ -1,0 +1,94 @@
+"""The blocks of a step graph, found again in its nodes and edges: what a drawing and a reader see as nested.
+
+A graph lists its nodes in the order of the text, so a block is one stretch of it: its opener, its lanes one after the
+other, its join. A block without a join is one in which every lane ends the instance; nothing can follow it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from definitions.graph import BranchSpec, Graph, JoinSpec, Node, NodeKind
+
+_OPENERS = frozenset({NodeKind.BRANCH, NodeKind.FORK})
+_ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One case of a branch or one branch of a parallel block; `when` is the source of a case's condition."""
+
+    label: str
+    when: str | None
+    parts: tuple[Part, ...]
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether the flow can leave the lane at its end."""
+        if not self.parts:
+            return True
+        last = self.parts[-1]
+        if isinstance(last, Block):
+            return last.join is not None
+        return last.kind not in _ENDS or last.when is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A branch or parallel block; `join` is None if every lane ends the instance."""
+
+    opener: Node
+    lanes: tuple[Lane, ...]
+    join: Node | None
+
+
+Part = Node | Block
+
+
+def structure_of(graph: Graph) -> tuple[Part, ...]:
+    """Return the steps of a graph as they were nested in its text."""
+    return _Finder(graph).parts(0, len(graph.nodes))
+
+
+class _Finder:
+    def __init__(self, graph: Graph) -> None:
+        self._nodes = graph.nodes
+        index = {node.id: place for place, node in enumerate(graph.nodes)}
+        self._joins = {
+            index[node.spec.opens]: place for place, node in enumerate(graph.nodes) if isinstance(node.spec, JoinSpec)
+        }
+        self._lanes: dict[int, dict[str, int]] = {}
+        for edge in graph.edges:
+            if edge.case is not None:
+                self._lanes.setdefault(edge.source, {}).setdefault(edge.case, edge.target)
+
+    def parts(self, start: int, stop: int) -> tuple[Part, ...]:
+        found: list[Part] = []
+        place = start
+        while place < stop:
+            node = self._nodes[place]
+            if node.kind not in _OPENERS:
+                found.append(node)
+                place += 1
+                continue
+            join = self._joins.get(place)
+            end = stop if join is None else join
+            found.append(Block(node, self._lanes_of(place, end), None if join is None else self._nodes[join]))
+            place = end + 1
+        return tuple(found)
+
+    def _lanes_of(self, opener: int, end: int) -> tuple[Lane, ...]:
+        targets = self._lanes[opener]
+        spec = self._nodes[opener].spec
+        conditions: dict[str, str | None]
+        if isinstance(spec, BranchSpec):
+            conditions = {case.label: None if case.when is None else case.when.source for case in spec.cases}
+        else:
+            conditions = dict.fromkeys(targets)
+        # An empty lane leads straight to the join and has no stretch of its own.
+        starts = [(label, min(targets[label], end)) for label in conditions]
+        stops = sorted({start for _, start in starts} | {end})
+        return tuple(
+            Lane(label, conditions[label], self.parts(start, next((stop for stop in stops if stop > start), end)))
+            for label, start in starts
+        )
