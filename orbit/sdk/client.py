@@ -27,12 +27,16 @@ from orbit.sdk.models import (
     ConfigureQueueRequest,
     ControlResult,
     CreateQueueRequest,
+    DecisionResult,
     HistoryEntry,
     Instance,
     InstanceResult,
     PublishResult,
     Queue,
     QueueResult,
+    RescheduleTask,
+    RetryTask,
+    ReviewTask,
     StartInstance,
     Step,
     SubmitTask,
@@ -133,6 +137,24 @@ class Client:
         path = f"/v1/tasks/{_segment(task_id)}:cancel"
         body = jsontext.dumps({"reason": reason})
         return models.read(self._write(path, "cancel_task", key, body), CancelResult)
+
+    def review_task(self, task_id: str, key: str, request: ReviewTask) -> DecisionResult:
+        """Settle a task whose outcome is unknown. Raises APIError STATE_CONFLICT if it changed since it was read."""
+        path = f"/v1/tasks/{_segment(task_id)}:review"
+        return models.read(self._write(path, "review_task", key, request.body()), DecisionResult)
+
+    def retry_task(self, task_id: str, key: str, request: RetryTask) -> TaskResult:
+        """Make the successor of an ended task, with the same params and `operation_id`; the ended one stays as it is.
+
+        Raises APIError STATE_CONFLICT if it has a successor already, or changed since it was read.
+        """
+        path = f"/v1/tasks/{_segment(task_id)}:retry"
+        return models.read(self._write(path, "retry_task", key, request.body()), TaskResult)
+
+    def reschedule_task(self, task_id: str, key: str, request: RescheduleTask) -> DecisionResult:
+        """Move a waiting task to another time or priority. Raises APIError STATE_CONFLICT if it waits no more."""
+        path = f"/v1/tasks/{_segment(task_id)}:reschedule"
+        return models.read(self._write(path, "reschedule_task", key, request.body()), DecisionResult)
 
     def result(self, task_id: str, *, timeout_seconds: float = RESULT_SECONDS_DEFAULT) -> Task:
         """Wait until a task has ended and return it; its `state` says how.

@@ -17,7 +17,7 @@ from orbit import jsontext
 ResultT = TypeVar("ResultT")
 
 # Where null is a value of the user's, not an absence.
-_PAYLOADS = frozenset({"params", "input"})
+_PAYLOADS = frozenset({"params", "input", "output"})
 
 
 class _Request(Struct, frozen=True, kw_only=True):
@@ -87,6 +87,42 @@ class SubmitTask(_Request, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     derived_from: str | None = None
     traceparent: str | None = None
+
+
+class _Decision(_Request, frozen=True, kw_only=True):
+    expected_revision: int
+    reason: str
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields; the revision travels as a decimal string."""
+        return super().content() | {"expected_revision": str(self.expected_revision)}
+
+
+class ReviewTask(_Decision, frozen=True, kw_only=True):
+    """A person's verdict on a task under review, on top of the revision that was read.
+
+    `verdict` is SUCCEEDED (with `output`, the result vouched for), FAILED or RETRY (with `safety_statement`: why
+    another attempt can't repeat an outside effect). `evidence` is any JSON that is not empty, up to 16 KiB.
+    """
+
+    verdict: str
+    evidence: Any
+    safety_statement: str | None = None
+    output: Any = UNSET
+
+
+class RetryTask(_Decision, frozen=True, kw_only=True):
+    """The wish to do a task that ended FAILED or CANCELLED again, as a new task."""
+
+    evidence: Any
+    safety_statement: str
+
+
+class RescheduleTask(_Decision, frozen=True, kw_only=True):
+    """Another time (RFC 3339) or priority for a waiting task, or both."""
+
+    available_at: str | None = None
+    priority: int | None = None
 
 
 class StartInstance(_Request, frozen=True, kw_only=True):
@@ -160,6 +196,7 @@ class Task(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     source: Source = Source()
     operation_id: str = ""
+    retry_of: str | None = None
     derived_from: str | None = None
     traceparent: str | None = None
     accepted_at: str = ""
@@ -225,6 +262,21 @@ class CancelResult(Struct, frozen=True, kw_only=True):
 
     deduplicated: bool = False
     task: CancelledTask = CancelledTask()
+
+
+class DecidedTask(Struct, frozen=True, kw_only=True):
+    """A task after a review or a move."""
+
+    id: str = ""
+    state: str = ""
+    revision: int = 0
+
+
+class DecisionResult(Struct, frozen=True, kw_only=True):
+    """The receipt of a review or a move."""
+
+    deduplicated: bool = False
+    task: DecidedTask = DecidedTask()
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
