@@ -19,7 +19,7 @@ from pulse.states import RecoverySafety, TaskState
 from pulse.store.counters import Usage, UsageMove, usage_lock, usage_move
 from pulse.store.execute import NewAttempt, attempts_insert, checkpoints_read, tasks_lease
 from pulse.store.lanes import ReadyKey, ready_delete, ready_head, ready_lock
-from pulse.store.rows import LockedTask, Payload, tasks_lock_free
+from pulse.store.rows import LockedTask, Payload, attempts_learn, tasks_lock_free
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -177,6 +177,7 @@ def _take(
     assert deleted == len(keys), f"{deleted} of {len(keys)} locked entries of ready were there"
     tasks_lease(tx, [item.task.id for item in assignments])
     attempts_insert(tx, attempts, now=now, expires_at=now + limits.ASSIGN_MICROS)
+    attempts_learn(tx, {item.id: item.task_id for item in attempts})
     moves: dict[bytes, UsageMove] = defaultdict(UsageMove)
     for item in assignments:
         moves[item.task.queue_id].active += 1

@@ -33,7 +33,7 @@ from pulse.policy import (
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, ErrorClass, RecoverySafety, TaskState
 from pulse.store.execute import ResultRow, results_find, results_insert
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_read, tasks_lock
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_tasks, tasks_lock
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -113,8 +113,8 @@ class ReportOutcome:
 
 def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> list[ReportOutcome]:
     """Record a batch of results; one outcome for each, in order."""
-    known = attempts_read(tx, {item.attempt_id for item in reports})
-    tasks = tasks_lock(tx, {attempt.task_id for attempt in known.values()})
+    known = attempts_tasks(tx, {item.attempt_id for item in reports})
+    tasks = tasks_lock(tx, set(known.values()))
     attempts = attempts_lock(tx, known.keys())
     closed = [a.id for a in attempts.values() if a.state is not AttemptState.RUNNING]
     recorded = results_find(tx, closed)

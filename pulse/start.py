@@ -21,7 +21,7 @@ from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, TaskState
 from pulse.store.counters import Usage, starts_grant, usage_lock
 from pulse.store.execute import StartWrite, assignments_extend, attempts_start, tasks_start
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_read, tasks_lock
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_tasks, tasks_lock
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -69,8 +69,8 @@ class _Asked:
 
 def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> list[StartOutcome]:
     """Grant or refuse a batch of Starts; one outcome for each item, in order."""
-    known = attempts_read(tx, {item.attempt_id for item in items})
-    tasks = tasks_lock(tx, {attempt.task_id for attempt in known.values()})
+    known = attempts_tasks(tx, {item.attempt_id for item in items})
+    tasks = tasks_lock(tx, set(known.values()))
     attempts = attempts_lock(tx, known.keys())
     usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
     now = tx.now()

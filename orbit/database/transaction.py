@@ -121,9 +121,9 @@ class Transaction:
         """Return an immutable fact that this process has read before, or None."""
         return self._facts.get(key)
 
-    def learn(self, key: Hashable, value: bytes) -> None:
-        """Remember an immutable fact, once this transaction is committed."""
-        self.callbacks.append(lambda: self._facts.learn(key, value))
+    def learn(self, facts: Mapping[Hashable, bytes]) -> None:
+        """Remember immutable facts, once this transaction is committed."""
+        self.callbacks.append(lambda: self._facts.learn(facts))
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the caller's own greenlet once this transaction is committed, and not if it is not."""

@@ -69,7 +69,7 @@ def lanes_find(tx: Transaction, keys: Collection[LaneKey]) -> dict[LaneKey, byte
         for row in tx.rows(_FIND, {"keys": [tuple(key) for key in missing]}):
             key = LaneKey(row.queue_id, row.type, row.version)
             found[key] = row.id
-            tx.learn(("lane", key), row.id)
+            tx.learn({("lane", key): row.id})
     return found
 
 
@@ -78,7 +78,7 @@ def lane_create(tx: Transaction, key: LaneKey, *, now: Micros) -> bytes:
     identifier = new_id()
     row = {"id": identifier, "queue_id": key.queue_id, "type": key.type, "version": key.version, "created_at": now}
     tx.insert(lane, [row])
-    tx.learn(("lane", key), identifier)
+    tx.learn({("lane", key): identifier})
     return identifier
 
 

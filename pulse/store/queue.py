@@ -109,7 +109,7 @@ def queue_ids(tx: Transaction, namespace_id: bytes, names: Collection[str]) -> d
     if missing:
         for row in tx.rows(_BY_NAMES, {"namespace_id": namespace_id, "names": missing}):
             found[row.name] = row.id
-            tx.learn(("queue", namespace_id, row.name), row.id)
+            tx.learn({("queue", namespace_id, row.name): row.id})
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,8 +134,8 @@ _LOCK_TASKS_FREE = (
     .with_for_update(skip_locked=True)
 )
 _READ_TASK = select(_TASK.column).where(task.c.id == bindparam("id"))
-_READ_ATTEMPTS = select(_ATTEMPT.column).where(ids_in(attempt.c.id))
-_LOCK_ATTEMPTS = _READ_ATTEMPTS.order_by(attempt.c.id).with_for_update()
+_TASKS_OF = select(attempt.c.id, attempt.c.task_id).where(ids_in(attempt.c.id))
+_LOCK_ATTEMPTS = select(_ATTEMPT.column).where(ids_in(attempt.c.id)).order_by(attempt.c.id).with_for_update()
 _LIVE_OF_TASKS = select(_ATTEMPT.column).where(ids_in(attempt.c.task_id), attempt.c.finished_at.is_(None))
 
 
@@ -168,11 +168,21 @@ def attempts_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, Locked
     return {row.id: row for row in _ATTEMPT.unpack(tx.rows(_LOCK_ATTEMPTS, {"ids": ids}))}
 
 
-def attempts_read(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedAttempt]:
-    """Read attempts without locking them, to learn their tasks."""
-    if not ids:
-        return {}
-    return {row.id: row for row in _ATTEMPT.unpack(tx.rows(_READ_ATTEMPTS, {"ids": ids}))}
+def attempts_tasks(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, bytes]:
+    """Find the tasks of attempts, to lock those first: attempt → task; attempts that do not exist are left out.
+
+    It never changes, and the process that claimed an attempt knows it already.
+    """
+    found = {key: known for key in ids if (known := tx.known(("attempt", key))) is not None}
+    missing = set(ids) - found.keys()
+    if missing:
+        found |= {row.id: row.task_id for row in tx.rows(_TASKS_OF, {"ids": missing})}
+    return found
+
+
+def attempts_learn(tx: Transaction, tasks: Mapping[bytes, bytes]) -> None:
+    """Remember the tasks of attempts that this transaction makes: attempt → task."""
+    tx.learn({("attempt", key): task_id for key, task_id in tasks.items()})
 
 
 def attempts_live_of(tx: Transaction, task_ids: Collection[bytes]) -> list[LockedAttempt]:
