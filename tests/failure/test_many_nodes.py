@@ -1,6 +1,7 @@
 """Several nodes on one database: nothing lost, nothing run twice, no limit passed, every counter equal its recount."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,13 @@ def test_two_nodes_lose_nothing_and_run_nothing_twice(database_url: str, short_f
             installed.worker(nodes[number % 2], Crew(capacity=32))
         clients = [installed.client(node) for node in nodes]
         clients[0].publish_workflow(FIVE_STEPS)
-        instances = [
-            clients[number % 2]
-            .start_instance(f"five-{number}", StartInstance(workflow="five", input={"number": number}))
-            .instance.id
-            for number in range(INSTANCES)
-        ]
+
+        def start(number: int) -> str:
+            request = StartInstance(workflow="five", input={"number": number})
+            return clients[number % 2].start_instance(f"five-{number}", request).instance.id
+
+        with ThreadPoolExecutor(8) as callers:
+            instances = list(callers.map(start, range(INSTANCES)))
         half = TASKS // 2
         ids = [
             task_id
