@@ -19,7 +19,7 @@ from engine.instance import Failure, Instance, Step
 from engine.states import Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ class Place:
     id: bytes
 
 
-_LOCK = (select(table).where(ids_in(table.c.id)).order_by(table.c.id)).with_for_update(skip_locked=True)
+_LOCK = (through(select(table), table).where(ids_in(table.c.id)).order_by(table.c.id)).with_for_update(skip_locked=True)
 _DUE = select(table.c.id).where(table.c.due_at <= bindparam("now")).order_by(table.c.due_at, table.c.id)
 _NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
 _FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
 _LOCK_ONE = _FIND.with_for_update()
-_REVISIONS = select(table.c.id, table.c.revision).where(ids_in(table.c.id))
+_REVISIONS = through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id))
 
 
 def instances_lock(tx: Transaction, ids: Sequence[bytes]) -> list[Stored]:

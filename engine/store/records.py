@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, select, tuple_
 from engine.command import Entry
 from engine.tables import history, value
 from orbit.clock import Micros
+from orbit.database.ids import through
 from orbit.jsontext import Json, dumps
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class Recorded:
     entries: tuple[Entry, ...]
 
 
-_LOAD = select(value).where(tuple_(value.c.instance_id, value.c.slot).in_(bindparam("keys", expanding=True)))
+_LOAD = through(select(value), value).where(
+    tuple_(value.c.instance_id, value.c.slot).in_(bindparam("keys", expanding=True))
+)
 _HISTORY = (
     select(history)
     .where(history.c.instance_id == bindparam("instance_id"), history.c.revision > bindparam("after"))

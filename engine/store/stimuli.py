@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, false, select, true
 from engine.instance import Failure
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, TaskEnded
 from engine.tables import stimulus as table
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from orbit.ids import new_id
 from orbit.jsontext import dumps
 
@@ -44,7 +44,9 @@ _PROBE = (
     .order_by(table.c.held, table.c.id)
 )
 _HELD = select(table).where(table.c.held == true(), table.c.instance_id == bindparam("instance_id"))
-_TAKE = select(table).where(table.c.held == false(), ids_in(table.c.id)).order_by(table.c.held, table.c.id)
+_TAKE = (
+    through(select(table), table).where(table.c.held == false(), ids_in(table.c.id)).order_by(table.c.held, table.c.id)
+)
 
 
 def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:

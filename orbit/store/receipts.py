@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select
 
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from orbit.tables import receipt
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Receipt:
     created_at: Micros
 
 
-_FIND = select(receipt).where(ids_in(receipt.c.id))
+_FIND = through(select(receipt), receipt).where(ids_in(receipt.c.id))
 _DELETE = delete(receipt).where(ids_in(receipt.c.id))
 
 

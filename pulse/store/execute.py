@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BindParameter, bindparam, case, select, update
 
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from pulse.states import AttemptState, TaskState
 from pulse.tables import attempt, result, task
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 _LEASE_TASKS = (
-    update(task)
+    through(update(task), task)
     .where(ids_in(task.c.id), task.c.state == TaskState.WAITING)
     .values(
         state=TaskState.LEASED, wait_reason=None, leases_count=task.c.leases_count + 1, revision=task.c.revision + 1
     )
 )
 _START_TASKS = (
-    update(task)
+    through(update(task), task)
     .where(ids_in(task.c.id), task.c.state == TaskState.LEASED)
     .values(
         state=TaskState.RUNNING, starts_count=task.c.starts_count + 1, released_count=0, revision=task.c.revision + 1
@@ -35,14 +35,16 @@ _START_TASKS = (
 )
 _UNTIL: BindParameter[Any] = bindparam("until")
 _RENEW = (
-    update(attempt)
+    through(update(attempt), attempt)
     .where(ids_in(attempt.c.id), attempt.c.state == AttemptState.RUNNING)
     .values(lease_expires_at=case((attempt.c.limit_at < _UNTIL, attempt.c.limit_at), else_=_UNTIL))
 )
-_WANTED_CANCELS = select(task.c.id, task.c.cancel_reason, task.c.deadline_at).where(
+_WANTED_CANCELS = through(select(task.c.id, task.c.cancel_reason, task.c.deadline_at), task).where(
     ids_in(task.c.id), task.c.cancel_requested_at.is_not(None)
 )
-_RESULTS = select(result.c.attempt_id, result.c.message_id, result.c.meaning).where(ids_in(result.c.attempt_id))
+_RESULTS = through(select(result.c.attempt_id, result.c.message_id, result.c.meaning), result).where(
+    ids_in(result.c.attempt_id)
+)
 _EXPIRED = (
     select(attempt.c.id)
     .where(attempt.c.lease_expires_at <= bindparam("now"))
@@ -150,7 +152,7 @@ def assignments_extend(tx: Transaction, until: dict[bytes, Micros]) -> None:
 def attempts_adopt(tx: Transaction, attempt_ids: Collection[bytes], session_id: bytes) -> None:
     """Move locked live attempts to another session of their worker."""
     if attempt_ids:
-        statement = update(attempt).where(ids_in(attempt.c.id)).values(session_id=session_id)
+        statement = through(update(attempt), attempt).where(ids_in(attempt.c.id)).values(session_id=session_id)
         tx.expect(statement, {"ids": attempt_ids}, count=len(attempt_ids))
 
 
@@ -172,7 +174,7 @@ def checkpoints_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes
     if not task_ids:
         return {}
     query = (
-        select(attempt.c.task_id, attempt.c.progress)
+        through(select(attempt.c.task_id, attempt.c.progress), attempt, "pulse_attempt_number_unique")
         .where(ids_in(attempt.c.task_id), attempt.c.progress.is_not(None))
         .order_by(attempt.c.task_id, attempt.c.number)
     )

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, select
 
 from orbit.clock import Micros
 from orbit.database import Transaction
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from orbit.database.packed import Packed
 from pulse.limits import PRIORITY_STEP_MICROS
 from pulse.policy import Budget
@@ -119,24 +119,31 @@ def ready_key(row: LockedTask) -> dict[str, Any]:
 
 _TASK = Packed(LockedTask, task)
 _ATTEMPT = Packed(LockedAttempt, attempt)
-_LOCK_TASKS = select(_TASK.column).where(ids_in(task.c.id)).order_by(task.c.id).with_for_update()
+_LOCK_TASKS = through(select(_TASK.column), task).where(ids_in(task.c.id)).order_by(task.c.id).with_for_update()
 _LOCK_TASKS_FREE = (
-    select(
-        _TASK.column,
-        task.c.params,
-        task.c.params_version,
-        task.c.business_key,
-        task.c.labels,
-        task.c.traceparent,
+    through(
+        select(
+            _TASK.column,
+            task.c.params,
+            task.c.params_version,
+            task.c.business_key,
+            task.c.labels,
+            task.c.traceparent,
+        ),
+        task,
     )
     .where(ids_in(task.c.id))
     .order_by(task.c.id)
     .with_for_update(skip_locked=True)
 )
 _READ_TASK = select(_TASK.column).where(task.c.id == bindparam("id"))
-_TASKS_OF = select(attempt.c.id, attempt.c.task_id).where(ids_in(attempt.c.id))
-_LOCK_ATTEMPTS = select(_ATTEMPT.column).where(ids_in(attempt.c.id)).order_by(attempt.c.id).with_for_update()
-_LIVE_OF_TASKS = select(_ATTEMPT.column).where(ids_in(attempt.c.task_id), attempt.c.finished_at.is_(None))
+_TASKS_OF = through(select(attempt.c.id, attempt.c.task_id), attempt).where(ids_in(attempt.c.id))
+_LOCK_ATTEMPTS = (
+    through(select(_ATTEMPT.column), attempt).where(ids_in(attempt.c.id)).order_by(attempt.c.id).with_for_update()
+)
+_LIVE_OF_TASKS = through(select(_ATTEMPT.column), attempt, "pulse_attempt_number_unique").where(
+    ids_in(attempt.c.task_id), attempt.c.finished_at.is_(None)
+)
 
 
 def tasks_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedTask]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, update
 
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from pulse.states import AttemptState, TaskState, WaitReason
 from pulse.tables import attempt, task
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 # What nearly every task ends by: one statement for all of them, with no values of their own.
 _SUCCEED = (
-    update(task)
+    through(update(task), task)
     .where(ids_in(task.c.id), task.c.state == TaskState.RUNNING)
     .values(state=TaskState.SUCCEEDED, finished_at=bindparam("now"), revision=task.c.revision + 1, error=None)
 )
 _READY = (
-    update(task)
+    through(update(task), task)
     .where(ids_in(task.c.id), task.c.state == TaskState.WAITING)
     .values(wait_reason=WaitReason.READY, revision=task.c.revision + 1)
 )
 _END_ATTEMPTS = (
-    update(attempt)
+    through(update(attempt), attempt)
     .where(ids_in(attempt.c.id), attempt.c.state == bindparam("was"))
     .values(state=bindparam("becomes"), finished_at=bindparam("now"), lease_expires_at=None)
 )

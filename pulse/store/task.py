@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, and_, bindparam, func, or_, select
 
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from pulse.states import TaskState
 from pulse.tables import attempt, lane, queue, ready, result, session, task, verdict
 
@@ -21,14 +21,18 @@ _VIEW = (
     .join(queue, queue.c.id == task.c.queue_id)
     .join(lane, lane.c.id == task.c.lane_id)
 )
-_OUTPUTS = select(result.c.task_id, result.c.output).where(
+_OUTPUTS = through(select(result.c.task_id, result.c.output), result, "pulse_result_by_task").where(
     ids_in(result.c.task_id),
     result.c.receipt == "ACCEPTED",
     result.c.outcome == "SUCCEEDED",
     result.c.output.is_not(None),
 )
-_VOUCHED = select(verdict.c.task_id, verdict.c.output).where(ids_in(verdict.c.task_id), verdict.c.kind == "SUCCEEDED")
-_STATES = select(task.c.id, task.c.state).where(ids_in(task.c.id), task.c.namespace_id == bindparam("namespace_id"))
+_VOUCHED = through(select(verdict.c.task_id, verdict.c.output), verdict, "pulse_verdict_by_task").where(
+    ids_in(verdict.c.task_id), verdict.c.kind == "SUCCEEDED"
+)
+_STATES = through(select(task.c.id, task.c.state), task).where(
+    ids_in(task.c.id), task.c.namespace_id == bindparam("namespace_id")
+)
 _ATTEMPTS = (
     select(
         attempt.c.id,
