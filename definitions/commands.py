@@ -1,4 +1,4 @@
-"""`orbit check` and `orbit graph`: compile definitions where they lie; no server, no database."""
+"""`orbit check`, `orbit graph` and `orbit schema`: definitions where they lie; no server, no database."""
 
 import sys
 from pathlib import Path
@@ -78,3 +78,13 @@ def graph(file: Path, form: str, output: Path | None) -> None:
         click.echo(drawn, nl=False)
     else:
         output.write_text(drawn, encoding="utf-8")
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of workflow definitions, for editors."""
+    import json
+
+    from definitions.language_schema import language_schema
+
+    click.echo(json.dumps(language_schema(), indent=2, ensure_ascii=False))

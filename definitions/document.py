@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from definitions import limits, names
+from definitions import keys, limits, names
 from definitions.codes import Code
-from definitions.fields import Fields, Keys, kind_of
+from definitions.fields import Fields, kind_of
 from definitions.findings import Findings
 from definitions.model import DefinitionModel, TaskOptions
 from definitions.steps import StepReader
-from definitions.task_fields import OPTION_KEYS, read_options, read_schema
+from definitions.task_fields import read_options, read_schema
 from definitions.yaml_tree import Mapping, YamlNode
 
 LANGUAGE = "weave/1"
 
-_TOP = Keys(
-    "a definition",
-    frozenset(
-        ["orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"]
-    ),
-    {
-        "redact": "values masked in reads and logs",
-        "business_key_policy": "one instance per business key",
-        "max_running": "a limit of running instances",
-        "labels": "labels of instances",
-        "signals": "declared signals",
-        "compensate": "undoing what was done",
-        "on_error": "an error handler",
-    },
-)
-_DEFAULTS = Keys("`defaults`", OPTION_KEYS, {"concurrency_keys": "limits shared by key"})
 _LATER_FAILURES = {"compensate": "undo what was done"}
 
 # What an instance accepts where the definition declares nothing: any object.
@@ -41,7 +25,7 @@ def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
         message = f"a definition must be an object with `orbit: {LANGUAGE}`, not {kind_of(tree)}"
         findings.at(Code.WRONG_TYPE, tree.place, message)
         return None
-    fields = Fields(tree, _TOP, findings)
+    fields = Fields(tree, keys.TOP, findings)
     fields.text("orbit", required=True, form=names.LANGUAGE)
     reader = StepReader(findings)
     schema = read_schema(fields, "input")
@@ -64,4 +48,4 @@ def _read_defaults(fields: Fields) -> TaskOptions:
     mapping = fields.mapping_of("defaults")
     if mapping is None:
         return TaskOptions()
-    return read_options(Fields(mapping, _DEFAULTS, fields.findings))
+    return read_options(Fields(mapping, keys.DEFAULTS, fields.findings))

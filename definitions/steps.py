@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from definitions import limits, names
+from definitions import keys, limits, names
 from definitions.codes import Code
 from definitions.expression.parser import KEYWORDS
-from definitions.fields import Fields, Keys, kind_of
+from definitions.fields import Fields, kind_of
 from definitions.findings import Findings
 from definitions.hints import nearest
 from definitions.model import (
@@ -25,48 +25,10 @@ from definitions.model import (
     StepModel,
     WaitModel,
 )
-from definitions.task_fields import OPTION_KEYS, TASK_KEYS, read_task
+from definitions.task_fields import read_task
 from definitions.yaml_tree import Broken, Mapping, Sequence, YamlNode
 
-KINDS = ("task", "branch", "parallel", "wait", "poll", "set", "fail", "return")
-_LATER_KINDS = {"foreach": "a loop over items", "workflow": "a child workflow"}
-_COMMON = frozenset({"id", "title", "when"})
-_LATER_KEYS = {
-    "on_error": "an error handler",
-    "compensate": "a task that undoes the step",
-    "needs": "a dependency of steps in a parallel block",
-    "concurrency_keys": "limits shared by key",
-    "redact": "values masked in reads and logs",
-    "pause_at": "a pause before the step",
-    **_LATER_KINDS,
-}
-_STEP_KEYS = {
-    kind: Keys(f"a {kind} step", _COMMON | {kind} | (TASK_KEYS if kind == "task" else frozenset()), _LATER_KEYS)
-    for kind in KINDS
-}
-_ANY_STEP = Keys("a step", _COMMON | TASK_KEYS | frozenset(KINDS), _LATER_KEYS)
-
-_CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
-_PARALLEL = Keys("`parallel`", frozenset({"join", "branches"}), {"steps": "steps with `needs`"})
 _LATER_JOINS = {"any": "the first branch wins", "settled": "all have ended, however", "at_least": "n of the branches"}
-_WAIT = Keys(
-    "`wait`",
-    frozenset({"for"}),
-    {
-        "until": "a wait for an instant",
-        "signal": "a wait for a signal",
-        "timeout": "the bound of such a wait",
-        "on_timeout": "what follows such a bound",
-    },
-)
-_POLL = Keys(
-    "`poll`",
-    OPTION_KEYS
-    | {"task", "input", "output", "done_when", "fail_when", "every", "backoff", "max_every", "max_rounds"}
-    | {"on_round_error"},
-    {"concurrency_keys": "limits shared by key"},
-)
-_FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
 
 
 @dataclass(slots=True)
@@ -100,8 +62,7 @@ class StepReader:
             message = f"a definition may have {limits.STEPS_MAX} steps"
             self.findings.at(Code.OUT_OF_RANGE, node.place, message)
         kind = self._kind_of(node)
-        keys = _STEP_KEYS[kind] if kind else _ANY_STEP
-        fields = Fields(node, keys, self.findings)
+        fields = Fields(node, keys.STEP_KEYS[kind] if kind else keys.ANY_STEP, self.findings)
         identifier = self._identifier(fields)
         return StepModel(
             id=identifier or "",
@@ -112,7 +73,7 @@ class StepReader:
         )
 
     def _kind_of(self, node: Mapping) -> str | None:
-        found = [name for name in node.entries if name in KINDS]
+        found = [name for name in node.entries if name in keys.KINDS]
         if len(found) > 1:
             place = node.entries[found[1]][0].place
             message = f"a step has one kind, this one has {' and '.join(f'`{name}`' for name in found)}"
@@ -120,9 +81,14 @@ class StepReader:
             return None
         if found:
             return found[0]
-        excused = any(name in _LATER_KINDS or nearest(name, KINDS) for name in node.entries if name not in _COMMON)
+        # A word that is nearly a kind, or a kind of the full language, gets its finding as an unknown key.
+        excused = any(
+            name in keys.LATER_KINDS or nearest(name, keys.KINDS)
+            for name in node.entries
+            if name not in keys.ANY_STEP.allowed
+        )
         if not excused:
-            message = f"a step needs a kind: {', '.join(KINDS)}"
+            message = f"a step needs a kind: {', '.join(keys.KINDS)}"
             self.findings.at(Code.STEP_KIND_MISSING, node.place, message)
         return None
 
@@ -189,7 +155,7 @@ class StepReader:
             message = f"a case must be an object with `when` and `steps`, or with `else`, not {kind_of(node)}"
             self.findings.at(Code.WRONG_TYPE, node.place, message)
             return None
-        fields = Fields(node, _CASE, self.findings)
+        fields = Fields(node, keys.CASE, self.findings)
         if fields.has("else"):
             for other in ("when", "steps"):
                 if fields.has(other):
@@ -205,7 +171,7 @@ class StepReader:
         mapping = fields.mapping_of("parallel")
         if mapping is None:
             return None
-        inner = Fields(mapping, _PARALLEL, self.findings)
+        inner = Fields(mapping, keys.PARALLEL, self.findings)
         self._join(inner)
         branches = inner.mapping_of("branches", required=not inner.has("steps"))
         if branches is None:
@@ -235,7 +201,7 @@ class StepReader:
         mapping = fields.mapping_of("wait")
         if mapping is None:
             return None
-        inner = Fields(mapping, _WAIT, self.findings)
+        inner = Fields(mapping, keys.WAIT, self.findings)
         is_later = inner.has("until") or inner.has("signal")
         seconds = inner.duration("for", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=not is_later)
         return WaitModel(seconds)
@@ -244,7 +210,7 @@ class StepReader:
         mapping = fields.mapping_of("poll")
         if mapping is None:
             return None
-        inner = Fields(mapping, _POLL, self.findings)
+        inner = Fields(mapping, keys.POLL, self.findings)
         every = inner.duration("every", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=True)
         max_every = inner.duration("max_every", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX)
         if every and max_every and every > max_every:
@@ -271,6 +237,6 @@ class StepReader:
         mapping = fields.mapping_of("fail")
         if mapping is None:
             return None
-        inner = Fields(mapping, _FAIL, self.findings)
+        inner = Fields(mapping, keys.FAIL, self.findings)
         code = inner.text("code", required=True, form=names.ERROR_CODE)
         return FailModel(code, inner.scalar_of("message", required=True))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from definitions import limits, names
+from definitions import keys, limits, names
 from definitions.codes import Code
-from definitions.fields import Fields, Keys
+from definitions.fields import Fields
 from definitions.findings import Findings
 from definitions.model import RetryModel, TaskModel, TaskOptions
 from definitions.schema import Location, bad_defaults, endless_reference, foreign_references, violations
 from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, has_broken, to_json
 from orbit.jsontext import Json
-
-OPTION_KEYS = frozenset({"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry"})
-TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
-
-_RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
 
 
 def read_options(fields: Fields) -> TaskOptions:
@@ -41,7 +36,7 @@ def _read_retry(fields: Fields) -> RetryModel:
     mapping = fields.mapping_of("retry")
     if mapping is None:
         return RetryModel()
-    retry = Fields(mapping, _RETRY, fields.findings)
+    retry = Fields(mapping, keys.RETRY, fields.findings)
     backoff = retry.duration("backoff", limits.BACKOFF_SECONDS_MIN, limits.BACKOFF_SECONDS_MAX)
     max_backoff = retry.duration("max_backoff", limits.BACKOFF_SECONDS_MIN, limits.BACKOFF_SECONDS_MAX)
     if backoff and max_backoff and backoff > max_backoff:

@@ -442,3 +442,9 @@ def test_the_example_is_sound_and_ends_soon() -> None:
     }
     queues = {node.spec.queue for node in compiled.graph.nodes if isinstance(node.spec, TaskSpec)}
     assert queues == {"payments"}
+
+
+def test_a_step_without_a_kind_is_found_whatever_its_other_keys_resemble() -> None:
+    """`retry` resembles `return`, but it is a key of its own and excuses nothing."""
+    assert codes("- id: a\n  queue: q\n  retry: {max_attempts: 2}") == ["STEP_KIND_MISSING"]
+    assert codes("- id: a\n  returns: 1") == ["UNKNOWN_KEY"]

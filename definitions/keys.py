@@ -1,0 +1,65 @@
+"""The keys of every kind of mapping in a definition; the reader and the editors' schema are both made of them."""
+
+from __future__ import annotations
+
+from definitions.fields import Keys
+
+KINDS = ("task", "branch", "parallel", "wait", "poll", "set", "fail", "return")
+LATER_KINDS = {"foreach": "a loop over items", "workflow": "a child workflow"}
+OPTION_KEYS = frozenset({"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry"})
+TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
+COMMON_KEYS = frozenset({"id", "title", "when"})
+
+TOP = Keys(
+    "a definition",
+    frozenset(
+        ["orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"]
+    ),
+    {
+        "redact": "values masked in reads and logs",
+        "business_key_policy": "one instance per business key",
+        "max_running": "a limit of running instances",
+        "labels": "labels of instances",
+        "signals": "declared signals",
+        "compensate": "undoing what was done",
+        "on_error": "an error handler",
+    },
+)
+DEFAULTS = Keys("`defaults`", OPTION_KEYS, {"concurrency_keys": "limits shared by key"})
+RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
+
+_LATER_KEYS = {
+    "on_error": "an error handler",
+    "compensate": "a task that undoes the step",
+    "needs": "a dependency of steps in a parallel block",
+    "concurrency_keys": "limits shared by key",
+    "redact": "values masked in reads and logs",
+    "pause_at": "a pause before the step",
+    **LATER_KINDS,
+}
+STEP_KEYS = {
+    kind: Keys(f"a {kind} step", COMMON_KEYS | {kind} | (TASK_KEYS if kind == "task" else frozenset()), _LATER_KEYS)
+    for kind in KINDS
+}
+ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | frozenset(KINDS), _LATER_KEYS)
+
+CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
+PARALLEL = Keys("`parallel`", frozenset({"join", "branches"}), {"steps": "steps with `needs`"})
+WAIT = Keys(
+    "`wait`",
+    frozenset({"for"}),
+    {
+        "until": "a wait for an instant",
+        "signal": "a wait for a signal",
+        "timeout": "the bound of such a wait",
+        "on_timeout": "what follows such a bound",
+    },
+)
+POLL = Keys(
+    "`poll`",
+    OPTION_KEYS
+    | {"task", "input", "output", "done_when", "fail_when", "every", "backoff", "max_every", "max_rounds"}
+    | {"on_round_error"},
+    {"concurrency_keys": "limits shared by key"},
+)
+FAIL = Keys("`fail`", frozenset({"code", "message"}), {})

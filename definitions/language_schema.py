@@ -1,0 +1,197 @@
+"""The JSON Schema of the language, for editors: completion, documentation and the first mistakes while writing.
+
+Made from the key tables and limits of the reader, so the two can't have different keys. It knows the form only: what
+needs the whole definition (references, types, bounds) is the compiler's. Whatever the compiler accepts, it accepts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from definitions import keys, limits, names
+from definitions.document import LANGUAGE
+from definitions.expression.parser import KEYWORDS
+from definitions.fields import Keys
+from definitions.schema import DIALECT
+
+Schema = dict[str, Any]
+
+_SPAN = r"^(?=[0-9])([0-9]{1,9}d)?([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$"
+
+
+def language_schema() -> Schema:
+    """Return the schema (Draft 2020-12) of a definition."""
+    return {
+        "$schema": DIALECT,
+        "title": f"Orbit workflow definition ({LANGUAGE})",
+        **_object(keys.TOP, _top_values(), required=("orbit", "workflow", "version", "steps")),
+        "$defs": {
+            "span": {
+                "type": "string",
+                "pattern": _SPAN,
+                "description": "A span of time such as `500ms`, `30s`, `10m` or `1h30m`.",
+            },
+            "expression": {
+                "type": ["string", "boolean", "number"],
+                "description": "An expression of the language, without `${` and `}`.",
+            },
+            "value": {"description": "A JSON value; `${ expression }` in its texts is filled in when the step runs."},
+            "schema": {"type": ["object", "boolean"], "description": "A JSON Schema (Draft 2020-12)."},
+            "retry": _object(keys.RETRY, _retry_values()),
+            "steps": {"type": "array", "items": _reference("step")},
+            "some_steps": {"type": "array", "items": _reference("step"), "minItems": 1},
+            "step": {"oneOf": [_reference(f"{kind}_step") for kind in keys.KINDS]},
+            **{f"{kind}_step": _step(kind) for kind in keys.KINDS},
+        },
+    }
+
+
+def _object(known: Keys, values: dict[str, Schema], *, required: tuple[str, ...] = ()) -> Schema:
+    assert known.allowed == values.keys(), f"{known.what}: {sorted(known.allowed ^ values.keys())}"
+    made: Schema = {"type": "object", "properties": values, "additionalProperties": False}
+    return {**made, "required": list(required)} if required else made
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _described(schema: Schema, description: str) -> Schema:
+    return {**schema, "description": description}
+
+
+def _form(form: names.Form) -> Schema:
+    return {"type": "string", "pattern": f"^(?:{form.pattern.pattern})$", "description": f"It is {form.words}."}
+
+
+def _integer(low: int, high: int) -> Schema:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _title() -> Schema:
+    return {"type": "string", "maxLength": limits.TITLE_CHARACTERS_MAX, "description": "For people."}
+
+
+def _top_values() -> dict[str, Schema]:
+    return {
+        "orbit": _described({"const": LANGUAGE}, "The version of the language."),
+        "workflow": _form(names.WORKFLOW),
+        "version": _described(_integer(1, limits.VERSION_MAX), "Yours; what is published under it never changes."),
+        "title": _title(),
+        "input": _described(_reference("schema"), "The JSON Schema of an instance's input."),
+        "timeout": _described(_reference("span"), "The instance's bound of active time; the steps' sum if not given."),
+        "on_failure": {
+            "enum": ["hold", "fail"],
+            "description": "A failed step holds the instance for a person, or fails it.",
+        },
+        "defaults": _object(keys.DEFAULTS, _option_values()),
+        "steps": _described(_reference("some_steps"), "They run in order."),
+        "output": _described(_reference("value"), "The output of an instance that completes."),
+    }
+
+
+def _option_values() -> dict[str, Schema]:
+    return {
+        "queue": _form(names.QUEUE),
+        "start_within": _described(_reference("span"), "How long the task may wait for its first attempt."),
+        "attempt_timeout": _described(_reference("span"), "The bound of one attempt."),
+        "timeout": _described(_reference("span"), "The bound of the step, counted from its submission."),
+        "priority": _described(_integer(limits.PRIORITY_MIN, limits.PRIORITY_MAX), "Higher goes first."),
+        "retry": _reference("retry"),
+    }
+
+
+def _retry_values() -> dict[str, Schema]:
+    return {
+        "max_attempts": _integer(limits.ATTEMPTS_MIN, limits.ATTEMPTS_MAX),
+        "backoff": _described(_reference("span"), "The gap before the second attempt; it doubles."),
+        "max_backoff": _described(_reference("span"), "The longest gap."),
+    }
+
+
+def _task_values() -> dict[str, Schema]:
+    return {
+        **_option_values(),
+        "task": _form(names.TASK_TYPE),
+        "input": _reference("value"),
+        "output": _described(_reference("schema"), "The JSON Schema that the task's output must have."),
+    }
+
+
+def _step(kind: str) -> Schema:
+    identifier = {**_form(names.IDENTIFIER), "not": {"enum": sorted(KEYWORDS)}}
+    values = {
+        "id": identifier,
+        "title": _title(),
+        "when": _described(_reference("expression"), "The step is skipped unless this holds."),
+        **(_task_values() if kind == "task" else {kind: _kind(kind)}),
+    }
+    return _object(keys.STEP_KEYS[kind], values, required=("id", kind))
+
+
+def _kind(kind: str) -> Schema:
+    match kind:
+        case "branch":
+            return _branch()
+        case "parallel":
+            return _object(keys.PARALLEL, _parallel_values(), required=("branches",))
+        case "wait":
+            return _object(keys.WAIT, {"for": _reference("span")}, required=("for",))
+        case "poll":
+            return _object(keys.POLL, _poll_values(), required=("task", "done_when", "every", "max_rounds", "timeout"))
+        case "set":
+            return {"type": "object", "description": "Values that become the step's output."}
+        case "fail":
+            scalar = {"type": ["string", "boolean", "number"]}
+            values = {"code": _form(names.ERROR_CODE), "message": scalar}
+            return _object(keys.FAIL, values, required=("code", "message"))
+        case _:
+            return _described(_reference("value"), "The output with which the instance ends here.")
+
+
+def _branch() -> Schema:
+    values = {"when": _reference("expression"), "steps": _reference("steps"), "else": _reference("steps")}
+    assert keys.CASE.allowed == values.keys(), "a case has other keys"
+    when = {name: values[name] for name in ("when", "steps")}
+    case = {"type": "object", "properties": when, "required": list(when), "additionalProperties": False}
+    other = {
+        "type": "object",
+        "properties": {"else": values["else"]},
+        "required": ["else"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "array",
+        "maxItems": limits.CASES_MAX,
+        "items": {"oneOf": [case, other]},
+        "contains": {"required": ["else"]},
+        "maxContains": 1,
+        "description": "The first case that holds is taken; `else` is the last and must be there.",
+    }
+
+
+def _parallel_values() -> dict[str, Schema]:
+    return {
+        "join": {"enum": ["all"], "description": "The flow goes on when every branch has succeeded."},
+        "branches": {
+            "type": "object",
+            "propertyNames": _form(names.IDENTIFIER),
+            "additionalProperties": _reference("some_steps"),
+            "minProperties": 1,
+            "maxProperties": limits.BRANCHES_MAX,
+        },
+    }
+
+
+def _poll_values() -> dict[str, Schema]:
+    return {
+        **_task_values(),
+        "done_when": _described(_reference("expression"), "The poll has succeeded; `output` is the round's answer."),
+        "fail_when": _described(_reference("expression"), "The poll has failed; it is looked at first."),
+        "every": _described(_reference("span"), "From a round's end to the start of the next."),
+        "backoff": {"type": "number", "minimum": limits.POLL_BACKOFF_MIN, "maximum": limits.POLL_BACKOFF_MAX},
+        "max_every": _described(_reference("span"), "The longest gap where there is a `backoff`."),
+        "max_rounds": _integer(limits.POLL_ROUNDS_MIN, limits.POLL_ROUNDS_MAX),
+        "timeout": _described(_reference("span"), "The bound of all rounds together."),
+        "on_round_error": {"enum": ["fail", "continue"]},
+    }
