@@ -28,7 +28,8 @@ def greenlets() -> "set[Any]":
     return {
         each
         for each in gc.get_objects()
-        if isinstance(each, greenlet.greenlet) and each and each.parent is not None and not isinstance(each, hub)
+        # By type: `isinstance` would ask a weak proxy for the class of what is gone.
+        if issubclass(type(each), greenlet.greenlet) and each and each.parent is not None and not isinstance(each, hub)
     }
 
 
