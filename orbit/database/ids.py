@@ -38,10 +38,13 @@ def _sqlite_parameter(ids: Collection[bytes]) -> str:
 
 
 class _IsIn(FunctionElement[bool]):
-    """The condition; its clauses are the column and the parameter."""
+    """The condition; its clauses are the column and the parameter.
+
+    It must not be of type Boolean: for a database without one SQLAlchemy writes `… IN (…) = 1`, which no index serves.
+    """
 
     inherit_cache = True
-    type = types.Boolean()
+    type = types.NullType()
     name = "ids_in"
 
 
