@@ -156,6 +156,9 @@ class Dispatcher:
             except OrbitError as error:
                 _log.warning("claim.failed", extra={"error": error.message})
                 claimed = None
+            except Exception:  # noqa: BLE001  (without this loop no worker of the node would get anything, unseen)
+                _log.exception("claim.crashed")
+                claimed = None
             if claimed is not None and claimed.assignments:
                 self._interval = limits.PROBE_SECONDS_MIN
                 if self._is_nearly_full():
@@ -179,7 +182,7 @@ class Dispatcher:
         looked_at, self._stirred = self._stirred, set()
         try:
             claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
-        except OrbitError:
+        except Exception:
             self._stirred |= looked_at
             raise
         # What was stirred meanwhile is in the new set already; what this claim could not empty stays in it.

@@ -107,6 +107,9 @@ class PulseNode:
                 _log.warning("sweep.failed", extra={"error": error.message})
                 self._stopping.wait(limits.RECONCILE_SECONDS)
                 continue
+            except Exception:  # noqa: BLE001  (as in _guarded)
+                _log.exception("sweep.crashed")
+                count = 0
             if count < limits.SWEEP_BATCH_MAX:
                 self._stopping.wait(limits.SWEEP_SECONDS)
 
@@ -127,6 +130,9 @@ class PulseNode:
             return sweep()
         except OrbitError as error:
             _log.warning("sweep.failed", extra={"error": error.message})
+            return 0
+        except Exception:  # noqa: BLE001  (a sweep that dies would leave every node's tasks standing, unseen)
+            _log.exception("sweep.crashed")
             return 0
 
 

@@ -58,6 +58,8 @@ def _mysql_engine(url: URL, limits: ConnectionLimits) -> Engine:
         connect_args=arguments,
         pool_size=limits.pool_size,
         max_overflow=0,
+        # Every transaction here ends by COMMIT or ROLLBACK; the pool's own ROLLBACK would be a round trip for nothing.
+        pool_reset_on_return=None,
         pool_timeout=limits.connect_seconds,
         isolation_level="READ COMMITTED",
         query_cache_size=1_200,

@@ -37,7 +37,7 @@ def _sqlite_parameter(ids: Collection[bytes]) -> str:
     return msgspec.json.encode(sorted(ids)).decode("ascii")
 
 
-class _IsIn(FunctionElement[bool]):
+class _IsIn(FunctionElement[Any]):
     """The condition; its clauses are the column and the parameter.
 
     It must not be of type Boolean: for a database without one SQLAlchemy writes `… IN (…) = 1`, which no index serves.
