@@ -39,7 +39,8 @@ class Answer:
     """What a task answers: how it ends, with which output or error, how many seconds after its submission.
 
     `reviewed_after_seconds` makes it go into review first and stay there that long; `ignores_cancel` makes it run on
-    to its own end when it is asked to stop.
+    to its own end when it is asked to stop. `repeated_after_seconds` makes its end be told a second time, that much
+    later.
     """
 
     outcome: Outcome = Outcome.SUCCEEDED
@@ -48,6 +49,7 @@ class Answer:
     after_seconds: float = 1.0
     reviewed_after_seconds: float | None = None
     ignores_cancel: bool = False
+    repeated_after_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class _Happening:
     at: Micros
     order: int
     stimulus: Stimulus = field(compare=False)
+    is_repeated: bool = field(compare=False, default=False)
 
 
 class Simulation:
@@ -131,8 +134,9 @@ class Simulation:
     def _due_stimuli(self) -> list[Stimulus]:
         due: list[Stimulus] = []
         while self._happenings and self._happenings[0].at <= self._now:
-            stimulus = heapq.heappop(self._happenings).stimulus
-            if not isinstance(stimulus, TaskEnded) or self._end(stimulus):
+            happening = heapq.heappop(self._happenings)
+            stimulus = happening.stimulus
+            if happening.is_repeated or not isinstance(stimulus, TaskEnded) or self._end(stimulus):
                 due.append(stimulus)
         return due
 
@@ -192,6 +196,8 @@ class Simulation:
             ended = TaskEnded(command.step, command.round, Outcome.FAILED, error)
         self._tasks[command.step, command.round] = _Task(answer, starts_at)
         self._happen(ends_at, ended)
+        if answer.repeated_after_seconds is not None:
+            self._happen(ends_at + seconds(answer.repeated_after_seconds), ended, is_repeated=True)
         return None
 
     def _cancel(self, command: CancelTask) -> None:
@@ -201,9 +207,9 @@ class Simulation:
             at = max(self._now, task.review_closes_at)
             self._happen(at, TaskEnded(command.step, command.round, Outcome.CANCELLED))
 
-    def _happen(self, at: Micros, stimulus: Stimulus) -> None:
+    def _happen(self, at: Micros, stimulus: Stimulus, *, is_repeated: bool = False) -> None:
         self._order += 1
-        heapq.heappush(self._happenings, _Happening(at, self._order, stimulus))
+        heapq.heappush(self._happenings, _Happening(at, self._order, stimulus, is_repeated))
 
 
 def _with_task(step: Step) -> Step:

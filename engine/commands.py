@@ -1,0 +1,178 @@
+"""`orbit simulate` and `orbit test`: workflows in virtual time; no server, no database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from definitions.findings import Finding
+    from engine.coverage import Item
+    from engine.flow import Flow
+    from engine.rehearsal import Run
+
+_SUFFIX = ".test.yaml"
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=_FILE)
+@click.option("--script", required=True, type=_FILE, help="YAML with `input`, `answers` by step, and perhaps `cancel`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run as one JSON object.")
+def simulate(file: Path, script: Path, as_json: bool) -> None:  # noqa: FBT001  (click's way)
+    """Run the definition in FILE in virtual time with scripted answers, and print all that happens.
+
+    What runs is what a server runs; an hour of waiting takes no time. Ends with 1 if the definition or the script has
+    mistakes, or the script lacks an answer.
+    """
+    from engine.rehearsal import read_script, run
+
+    flow = _flow(file)
+    scenario, findings = read_script(script.read_bytes(), flow)
+    if scenario is None:
+        _refuse(script, findings)
+    made = run(scenario, flow)
+    if made.outcomes is None:
+        click.echo(f"{script}: there is no answer for step {made.missing}", err=True)
+        sys.exit(1)
+    if as_json:
+        _print_json(made)
+    else:
+        _print_run(made)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--min-coverage",
+    type=click.IntRange(0, 100),
+    default=0,
+    help="Fail if less of a definition is covered, in per cent: steps, cases, skips, exhausted polls.",
+)
+def test(paths: tuple[Path, ...], min_coverage: int) -> None:
+    """Run the test files in PATHS (files, or folders with `*.test.yaml`; the current folder if none is given).
+
+    A test file names its `workflow` and lists `tests`, each with `name`, `input`, `answers` and `expect`. Ends with 1
+    if a test fails, a file has mistakes, or too little is covered.
+    """
+    from definitions.compiler import compile_definition
+    from engine.flow import Flow
+    from engine.rehearsal import definition_of, differences, read_rehearsals, run
+
+    failed = ran = 0
+    covered: dict[Path, tuple[Path, Flow, set[Item]]] = {}  # two test files of one definition count together
+    for file in _test_files(paths or (Path(),)):
+        text = file.read_bytes()
+        definition, findings = definition_of(text, file)
+        if definition is None:
+            failed += _show(file, findings)
+            continue
+        compiled = compile_definition(definition.read_bytes())
+        if compiled.graph is None:
+            failed += _show(definition, compiled.findings)
+            continue
+        _, flow, items = covered.setdefault(definition.resolve(), (definition, Flow(compiled.graph), set()))
+        rehearsals, findings = read_rehearsals(text, flow)
+        if findings:
+            failed += _show(file, findings)
+            continue
+        for rehearsal in rehearsals:
+            made = run(rehearsal.scenario, flow)
+            items |= made.covered(flow)
+            wrong = differences(rehearsal.expected, made)
+            ran += 1
+            failed += bool(wrong)
+            click.echo(f"{'FAILED' if wrong else 'ok':7}{file}: {rehearsal.name}")
+            for line in wrong:
+                click.echo(f"       {line}")
+    if not ran and not failed:
+        click.echo(f"no test was found: test files are named *{_SUFFIX}", err=True)
+        sys.exit(1)
+    too_little = [path for path, flow, items in covered.values() if _print_coverage(path, flow, items) < min_coverage]
+    click.echo(f"{ran} tests, {failed} failed")
+    for path in too_little:
+        click.echo(f"{path} is covered less than {min_coverage} %", err=True)
+    sys.exit(1 if failed or too_little else 0)
+
+
+def _test_files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(path.rglob(f"*{_SUFFIX}"))
+        else:
+            yield path
+
+
+def _flow(file: Path) -> Flow:
+    from definitions.compiler import compile_definition
+    from engine.flow import Flow
+
+    compiled = compile_definition(file.read_bytes())
+    if compiled.graph is None:
+        _refuse(file, compiled.findings)
+    return Flow(compiled.graph)
+
+
+def _refuse(file: Path, findings: Iterable[Finding]) -> NoReturn:
+    _show(file, findings)
+    sys.exit(1)
+
+
+def _show(file: Path, findings: Iterable[Finding]) -> int:
+    """Print findings; count the file as one failure."""
+    for finding in findings:
+        click.echo(finding.render(str(file)), err=True)
+    return 1
+
+
+def _print_coverage(path: Path, flow: Flow, items: set[Item]) -> float:
+    """Print what of a definition is covered and what is not; return the share in per cent."""
+    from engine.coverage import items_of
+
+    wanted = items_of(flow.graph)
+    share = 100 * len(items) / len(wanted)
+    click.echo(f"{path}: {len(items)} of {len(wanted)} covered ({share:.0f} %)")
+    for item in sorted(wanted - items, key=lambda item: (flow.order[item.step], item)):
+        click.echo(f"       not covered: {item}")
+    return share
+
+
+def _print_run(made: Run) -> None:
+    from definitions.duration import format_duration
+    from orbit.jsontext import dumps
+
+    assert made.outcomes is not None
+    for line in made.outcomes.trace:
+        data = dumps(dict(line.entry.data)).decode() if line.entry.data else ""
+        click.echo(f"{line.at_seconds:12.3f}  {line.entry.kind:24} {line.entry.step or '':16} {data}".rstrip())
+    instance = made.outcomes.instance
+    tasks = sum(made.tasks.values())
+    click.echo(f"{instance.state} after {format_duration(made.elapsed_seconds)} with {tasks} tasks")
+    if instance.error is not None:
+        click.echo(f"error: {instance.error.code}: {instance.error.message}")
+    if made.outcomes.output is not None:
+        click.echo(f"output: {dumps(made.outcomes.output).decode()}")
+
+
+def _print_json(made: Run) -> None:
+    from orbit.jsontext import dumps
+
+    assert made.outcomes is not None
+    instance = made.outcomes.instance
+    trace = [
+        {"at_seconds": line.at_seconds, "kind": line.entry.kind, "step": line.entry.step, "data": dict(line.entry.data)}
+        for line in made.outcomes.trace
+    ]
+    report = {
+        "state": instance.state.value,
+        "error": None if instance.error is None else instance.error.to_json(),
+        "output": made.outcomes.output,
+        "tasks": made.tasks,
+        "elapsed_seconds": made.elapsed_seconds,
+        "trace": trace,
+    }
+    click.echo(dumps(report).decode())

@@ -1,0 +1,72 @@
+"""What of a workflow simulated runs have covered: steps that ran, cases taken, steps skipped, polls exhausted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from definitions.graph import BranchSpec, Graph, NodeKind, PollSpec
+from engine import polling
+from engine.simulator import Line
+from engine.states import StepReason
+
+# A step has run if its history has one of these: what was skipped, or cancelled before it began, has none.
+_RAN = frozenset({"step.submitted", "step.waiting", "step.succeeded", "step.failed"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Item:
+    """One thing to cover; `case` is the label of a branch's case."""
+
+    step: str
+    what: str  # ran | case | skipped | exhausted
+    case: str | None = None
+
+    def __str__(self) -> str:
+        match self.what:
+            case "ran":
+                return f"step {self.step} has run"
+            case "case":
+                return f"case {self.case} of {self.step} was taken"
+            case "skipped":
+                return f"step {self.step} was skipped by its `when`"
+            case _:
+                return f"poll {self.step} was exhausted"
+
+
+def items_of(graph: Graph) -> frozenset[Item]:
+    """List what there is to cover."""
+    found: set[Item] = set()
+    for node in graph.nodes:
+        if node.kind is NodeKind.JOIN:
+            continue
+        found.add(Item(node.id, "ran"))
+        if node.when is not None:
+            found.add(Item(node.id, "skipped"))
+        if isinstance(node.spec, BranchSpec):
+            found |= {Item(node.id, "case", case.label) for case in node.spec.cases}
+        if isinstance(node.spec, PollSpec):
+            found.add(Item(node.id, "exhausted"))
+    return frozenset(found)
+
+
+def path_of(trace: Iterable[Line]) -> list[str]:
+    """Name the steps that ran, in the order in which they began; joins are no steps of the author."""
+    ran = (line.entry.step for line in trace if line.entry.kind in _RAN)
+    return list(dict.fromkeys(step for step in ran if step is not None and "." not in step))
+
+
+def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
+    """List what one run has covered."""
+    lines = list(trace)
+    found = {Item(step, "ran") for step in path_of(lines)}
+    for line in lines:
+        step, data = line.entry.step, line.entry.data
+        match line.entry.kind:
+            case "step.succeeded" if step is not None and "case" in data:
+                found.add(Item(step, "case", data["case"]))
+            case "step.skipped" if step is not None and data["reason"] == StepReason.WHEN:
+                found.add(Item(step, "skipped"))
+            case "step.failed" if step is not None and data["error"]["code"] == polling.EXHAUSTED:
+                found.add(Item(step, "exhausted"))
+    return frozenset(found & items_of(graph))

@@ -1,0 +1,192 @@
+"""Scripted answers from YAML: what the tasks of a simulated instance do, faults among them.
+
+Leaves the running to `engine.simulator`. An answer list is used up one submission after the other, and its last answer
+goes on answering; a submission that nobody answers is a mistake of the script, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping as Lookup
+from dataclasses import dataclass
+
+from definitions import limits, names
+from definitions.codes import Code
+from definitions.fields import Fields, Keys
+from definitions.findings import Findings
+from definitions.graph import PollSpec, TaskSpec
+from definitions.hints import did_you_mean
+from definitions.schema import with_defaults
+from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, to_json
+from engine.command import SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure
+from engine.scope import schema_failure
+from engine.simulator import Answer, Refusal
+from engine.stimulus import Outcome
+from orbit.errors import OrbitError
+from orbit.jsontext import Json
+
+SCRIPT_KEYS = frozenset({"input", "answers", "cancel"})
+
+_OUTCOMES = ("output", "fail", "cancelled", "refused")
+_ANSWER = Keys("an answer", frozenset({*_OUTCOMES, "after", "lost", "review", "late", "duplicate"}), {})
+_FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
+_CANCEL = Keys("`cancel`", frozenset({"after", "reason"}), {})
+_AFTER_SECONDS_DEFAULT = 1.0
+
+
+class AnswerMissing(Exception):
+    """The script has no answer for a task that was submitted."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(f"the script has no answer for step {step}")
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Somebody cancels the instance, so many seconds after its start."""
+
+    after_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One run to simulate: the instance's input with its defaults, the answers by step, a cancel if there is one."""
+
+    input: Json
+    answers: Lookup[str, tuple[Answer | Refusal, ...]]
+    cancel: Cancellation | None
+
+
+class Script:
+    """The answers of one scenario, as a simulation asks for them; used once. `accepted` counts the tasks by step."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._answers = scenario.answers
+        self._asked: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
+
+    def __call__(self, command: SubmitTask) -> Answer | Refusal:
+        """Answer one submission. Raises AnswerMissing."""
+        listed = self._answers.get(command.step)
+        if not listed:
+            raise AnswerMissing(command.step)
+        answer = listed[min(self._asked[command.step], len(listed) - 1)]
+        self._asked[command.step] += 1
+        if isinstance(answer, Answer):
+            self.accepted[command.step] += 1
+        return answer
+
+
+def read_scenario(fields: Fields, flow: Flow) -> Scenario:
+    """Read `input`, `answers` and `cancel` of a mapping; findings tell what is wrong, and then it must not be run."""
+    node = fields.node("input")
+    value = with_defaults(flow.graph.input_schema, {} if node is None else to_json(node))
+    failure = schema_failure(flow.input_validator.iter_errors(value), "INVALID_REQUEST", "the input")
+    if failure is not None:
+        place = fields.mapping.place if node is None else node.place
+        fields.findings.at(Code.BAD_VALUE, place, failure.message)
+    return Scenario(value, _read_answers(fields, flow), _read_cancel(fields))
+
+
+def _read_cancel(fields: Fields) -> Cancellation | None:
+    mapping = fields.mapping_of("cancel")
+    if mapping is None:
+        return None
+    inner = Fields(mapping, _CANCEL, fields.findings)
+    after = inner.duration("after", 0, limits.SPAN_SECONDS_MAX, required=True)
+    return Cancellation(after or 0.0, inner.text("reason") or "cancelled by the script")
+
+
+def _read_answers(fields: Fields, flow: Flow) -> dict[str, tuple[Answer | Refusal, ...]]:
+    mapping = fields.mapping_of("answers")
+    if mapping is None:
+        return {}
+    with_task = [node.id for node in flow.graph.nodes if isinstance(node.spec, (TaskSpec, PollSpec))]
+    answers = {}
+    for step, (key, node) in mapping.entries.items():
+        if step not in with_task:
+            message = f"there is no step `{step[:80]}` with a task"
+            fields.findings.at(Code.UNKNOWN_STEP, key.place, message, did_you_mean(step, with_task))
+            continue
+        listed = node.items if isinstance(node, Sequence) else (node,)
+        if not listed:
+            fields.findings.at(Code.BAD_VALUE, node.place, "a list of answers must have one at least")
+        read = (_read_answer(item, fields.findings) for item in listed)
+        answers[step] = tuple(answer for answer in read if answer is not None)
+    return answers
+
+
+def _read_answer(node: YamlNode, findings: Findings) -> Answer | Refusal | None:
+    if not isinstance(node, Mapping):
+        message = "an answer must be an object such as `{output: {}, after: 2s}`"
+        findings.at(Code.WRONG_TYPE, node.place, message)
+        return None
+    fields = Fields(node, _ANSWER, findings)
+    said = [name for name in _OUTCOMES if fields.has(name)]
+    if len(said) > 1:
+        message = f"an answer has one of {', '.join(_OUTCOMES)}, this one has {' and '.join(said)}"
+        findings.at(Code.CONTRADICTION, fields.key_place(said[1]), message)
+        return None
+    if said == ["refused"]:
+        return _read_refusal(fields)
+    outcome, error = _read_outcome(fields)
+    lost = _span(fields, "lost") or 0.0
+    return Answer(
+        outcome=outcome,
+        output=_value(fields, "output"),
+        error=error,
+        after_seconds=lost + (_AFTER_SECONDS_DEFAULT if not fields.has("after") else _span(fields, "after") or 0.0),
+        reviewed_after_seconds=_span(fields, "review"),
+        ignores_cancel=_flag(fields, "late"),
+        repeated_after_seconds=_span(fields, "duplicate"),
+    )
+
+
+def _read_outcome(fields: Fields) -> tuple[Outcome, Failure | None]:
+    if fields.has("cancelled"):
+        _flag(fields, "cancelled")
+        return Outcome.CANCELLED, None
+    mapping = fields.mapping_of("fail")
+    if mapping is None:
+        return Outcome.SUCCEEDED, None
+    inner = Fields(mapping, _FAIL, fields.findings)
+    code = inner.text("code", required=True, form=names.ERROR_CODE)
+    return Outcome.FAILED, Failure(code or "FAILED", inner.text("message") or "as the script says")
+
+
+def _read_refusal(fields: Fields) -> Refusal:
+    code = fields.text("refused", form=names.ERROR_CODE) or "REFUSED"
+    for other in ("after", "lost", "review", "late", "duplicate"):
+        if fields.has(other):
+            message = f"what is refused is no task, so `{other}` has no meaning"
+            fields.findings.at(Code.CONTRADICTION, fields.key_place(other), message)
+    return Refusal(Failure(code, "refused by the script"), retryable=code in _retryable_codes())
+
+
+def _retryable_codes() -> set[str]:
+    """Name the refusals after which the same submission may be taken later."""
+    kinds = list(OrbitError.__subclasses__())
+    return {kind.code for kind in kinds if kind.retryable}
+
+
+def _span(fields: Fields, name: str) -> float | None:
+    return fields.duration(name, 0, limits.SPAN_SECONDS_MAX)
+
+
+def _flag(fields: Fields, name: str) -> bool:
+    node = fields.node(name)
+    if node is None:
+        return False
+    if not isinstance(node, Scalar) or not isinstance(node.value, bool):
+        fields.findings.at(Code.WRONG_TYPE, node.place, f"`{name}` must be true or false")
+        return False
+    return node.value
+
+
+def _value(fields: Fields, name: str) -> Json:
+    node = fields.node(name)
+    return None if node is None else to_json(node)

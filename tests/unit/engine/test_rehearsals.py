@@ -1,0 +1,240 @@
+"""Scripts and test files: what is wrong with them is found at its place, faults do what they say, coverage counts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from definitions.compiler import compile_definition
+from engine.commands import simulate
+from engine.commands import test as run_tests
+from engine.coverage import covered_by, items_of
+from engine.flow import Flow
+from engine.rehearsal import Run, differences, read_rehearsals, read_script, run
+
+DEFINITION = """\
+orbit: weave/1
+workflow: sample
+version: 1
+on_failure: fail
+input: {type: object, required: [n], properties: {n: {type: integer}, kind: {type: string, default: plain}}}
+defaults: {queue: q, start_within: 1m, timeout: 1h}
+steps:
+  - {id: first, task: a.b@1, input: {kind: "${ input.kind }"}}
+  - id: choose
+    branch:
+      - when: input.n > 5
+        steps: [{id: ask, poll: {task: a.c@1, done_when: output.ok, every: 10s, max_rounds: 3, timeout: 1h}}]
+      - else: []
+  - {id: last, when: input.n > 1, wait: {for: 1h}}
+output: {kind: "${ input.kind }"}
+"""
+ANSWERS = "answers: {first: {output: {}}, ask: {output: {ok: true}}}\n"
+
+
+def flow_of(text: str = DEFINITION) -> Flow:
+    compiled = compile_definition(text)
+    assert compiled.graph is not None, compiled.render()
+    return Flow(compiled.graph)
+
+
+def played(script: str) -> Run:
+    flow = flow_of()
+    scenario, findings = read_script(script.encode(), flow)
+    assert scenario is not None, [finding.render() for finding in findings]
+    return run(scenario, flow)
+
+
+def history(made: Run, step: str) -> list[str]:
+    assert made.outcomes is not None
+    return [line.entry.kind for line in made.outcomes.trace if line.entry.step == step]
+
+
+def state_of(made: Run) -> str:
+    assert made.outcomes is not None
+    return made.outcomes.instance.state.value
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "place"),
+    [
+        ("input: {n: 1}\nanswer: {}\n", "UNKNOWN_KEY", (2, 1)),
+        ("input: {n: one}\n", "BAD_VALUE", (1, 8)),
+        ("answers: {}\n", "BAD_VALUE", (1, 1)),
+        ("input: {n: 1}\nanswers: {frist: {}}\n", "UNKNOWN_STEP", (2, 11)),
+        ("input: {n: 1}\nanswers: {choose: {}}\n", "UNKNOWN_STEP", (2, 11)),
+        ("input: {n: 1}\nanswers: {first: 7}\n", "WRONG_TYPE", (2, 18)),
+        ("input: {n: 1}\nanswers: {first: []}\n", "BAD_VALUE", (2, 18)),
+        ("input: {n: 1}\nanswers: {first: {output: 1, fail: {code: A}}}\n", "CONTRADICTION", (2, 30)),
+        ("input: {n: 1}\nanswers: {first: {refused: QUEUE_FULL, after: 1s}}\n", "CONTRADICTION", (2, 40)),
+        ("input: {n: 1}\nanswers: {first: {fail: {message: no}}}\n", "MISSING_KEY", (2, 25)),
+        ("input: {n: 1}\nanswers: {first: {after: 5}}\n", "BAD_DURATION", (2, 26)),
+        ("input: {n: 1}\nanswers: {first: {late: 1}}\n", "WRONG_TYPE", (2, 25)),
+        ("input: {n: 1}\ncancel: {reason: x}\n", "MISSING_KEY", (2, 9)),
+        ("- 1\n", "WRONG_TYPE", (1, 1)),
+        ("input: {n: 1}\ninput: {n: 1}\n", "YAML_DUPLICATE_KEY", (2, 1)),
+    ],
+)
+def test_mistakes_of_a_script_are_found_at_their_place(script: str, code: str, place: tuple[int, int]) -> None:
+    scenario, findings = read_script(script.encode(), flow_of())
+    assert scenario is None
+    assert [(finding.code, (finding.line, finding.column)) for finding in findings] == [(code, place)]
+
+
+def test_a_script_that_is_no_text_or_too_large_is_refused() -> None:
+    for text, code in ((b"\xff", "NOT_UTF8"), (b"#" * 300_000, "SOURCE_TOO_LARGE"), (b"", "EMPTY_DOCUMENT")):
+        scenario, findings = read_script(text, flow_of())
+        assert (scenario, [finding.code for finding in findings]) == (None, [code])
+
+
+def test_defaults_of_the_input_are_filled_in() -> None:
+    made = played("input: {n: 1}\n" + ANSWERS)
+    assert made.outcomes is not None
+    assert made.outcomes.output == {"kind": "plain"}
+
+
+def test_virtual_time_takes_no_time_and_counts_exactly() -> None:
+    made = played("input: {n: 9}\nanswers: {first: {after: 2s}, ask: [{output: {ok: false}}, {output: {ok: true}}]}\n")
+    assert (state_of(made), made.tasks) == ("SUCCEEDED", {"first": 1, "ask": 2})
+    assert made.elapsed_seconds == 2 + 1 + 10 + 1 + 3600
+
+
+def test_the_last_answer_goes_on_answering() -> None:
+    made = played("input: {n: 9}\nanswers: {first: {}, ask: {output: {ok: false}}}\n")
+    assert (state_of(made), made.tasks["ask"]) == ("FAILED", 3)
+
+
+def test_a_submission_without_an_answer_fails_the_run() -> None:
+    made = played("input: {n: 9}\nanswers: {first: {}}\n")
+    assert (made.outcomes, made.missing) == (None, "ask")
+
+
+def test_a_lost_worker_takes_its_time() -> None:
+    assert played("input: {n: 1}\nanswers: {first: {lost: 30s, after: 2s}}\n").elapsed_seconds == 32
+
+
+def test_a_review_stands_between_a_task_and_its_end() -> None:
+    made = played("input: {n: 1}\nanswers: {first: {review: 2h}}\n")
+    assert history(made, "first") == ["step.submitted", "step.needs_review", "step.review_closed", "step.succeeded"]
+    assert state_of(made) == "SUCCEEDED"
+    assert made.elapsed_seconds >= 7200
+
+
+def test_a_duplicate_result_changes_nothing() -> None:
+    made = played("input: {n: 2}\nanswers: {first: {duplicate: 5s}}\n")
+    assert history(made, "first") == ["step.submitted", "step.succeeded", "stimulus.superseded"]
+    assert (state_of(made), made.elapsed_seconds) == ("SUCCEEDED", 3601)
+
+
+def test_a_late_result_keeps_a_cancelled_instance_until_it_comes() -> None:
+    script = "input: {n: 1}\nanswers: {first: {after: 50s%s}}\ncancel: {after: 10s}\n"
+    late, obedient = played(script % ", late: true"), played(script % "")
+    assert (state_of(late), late.elapsed_seconds, history(late, "first")[-1]) == ("CANCELLED", 50, "step.succeeded")
+    assert (state_of(obedient), obedient.elapsed_seconds) == ("CANCELLED", 10)
+
+
+def test_refusals_that_pass_are_tried_again_and_others_fail_the_step() -> None:
+    full = played("input: {n: 1}\nanswers: {first: [{refused: QUEUE_FULL}, {refused: QUEUE_FULL}, {}]}\n")
+    assert (state_of(full), full.tasks) == ("SUCCEEDED", {"first": 1})
+    forbidden = played("input: {n: 1}\nanswers: {first: {refused: FORBIDDEN}}\n")
+    assert (state_of(forbidden), forbidden.tasks) == ("FAILED", {})
+
+
+@pytest.mark.parametrize(
+    ("expect", "differs"),
+    [
+        ("state: SUCCEEDED", None),
+        ("state: FAILED", 'state: expected "FAILED", got "SUCCEEDED"'),
+        ("error: SOME", 'error: expected "SOME", got null'),
+        ("output: {kind: plain}", None),
+        ("output: null", 'output: expected null, got {"kind":"plain"}'),
+        ("path: [first, choose, ask, last]", None),
+        ("path: [first]", 'path: expected ["first"], got ["first","choose","ask","last"]'),
+        ("steps: {ask: SUCCEEDED, last: SUCCEEDED}", None),
+        ("steps: {ask: SKIPPED}", 'step ask: expected "SKIPPED", got "SUCCEEDED"'),
+        ('cases: {choose: "1"}', None),
+        ("cases: {choose: else}", 'case of choose: expected "else", got "1"'),
+        ("tasks: 2", None),
+        ("tasks: 3", "tasks: expected 3, got 2"),
+        ("tasks: {first: 1, ask: 2}", "tasks of ask: expected 2, got 1"),
+        ("time: 1h2s", None),
+        ("time: 2h", "time: expected 2h, got 1h2s"),
+        ("time: {min: 1h, max: 2h}", None),
+        ("time: {max: 1h}", "time: expected 0s to 1h, got 1h2s"),
+    ],
+)
+def test_each_expectation_is_compared(expect: str, differs: str | None) -> None:
+    text = f"workflow: x\ntests:\n  - name: t\n    input: {{n: 9}}\n    {ANSWERS}    expect: {{{expect}}}\n"
+    flow = flow_of()
+    (rehearsal,), findings = read_rehearsals(text.encode(), flow)
+    assert findings == ()
+    assert differences(rehearsal.expected, run(rehearsal.scenario, flow)) == ([] if differs is None else [differs])
+
+
+def test_coverage_counts_steps_cases_skips_and_exhausted_polls() -> None:
+    flow = flow_of()
+    assert sorted(map(str, items_of(flow.graph))) == [
+        "case 1 of choose was taken",
+        "case else of choose was taken",
+        "poll ask was exhausted",
+        "step ask has run",
+        "step choose has run",
+        "step first has run",
+        "step last has run",
+        "step last was skipped by its `when`",
+    ]
+    made = played("input: {n: 1}\n" + ANSWERS)
+    assert made.outcomes is not None
+    assert sorted(map(str, covered_by(flow.graph, made.outcomes.trace))) == [
+        "case else of choose was taken",
+        "step choose has run",
+        "step first has run",
+        "step last was skipped by its `when`",
+    ]
+
+
+def test_the_command_simulates(tmp_path: Path) -> None:
+    definition, script = tmp_path / "sample.yaml", tmp_path / "script.yaml"
+    definition.write_text(DEFINITION)
+    script.write_text("input: {n: 2}\n" + ANSWERS)
+    arguments = [str(definition), "--script", str(script)]
+    shown = CliRunner().invoke(simulate, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "       1.000  step.succeeded           first\n" in shown.output
+    assert shown.output.endswith('SUCCEEDED after 1h1s with 1 tasks\noutput: {"kind":"plain"}\n')
+    report = json.loads(CliRunner().invoke(simulate, [*arguments, "--json"]).output)
+    assert (report["state"], report["elapsed_seconds"], report["tasks"]) == ("SUCCEEDED", 3601.0, {"first": 1})
+    script.write_text("input: {n: 2}\n")
+    missing = CliRunner().invoke(simulate, arguments)
+    assert (missing.exit_code, "no answer for step first" in missing.output) == (1, True)
+    script.write_text("input: {}\n")
+    assert f"{script}:1:8: BAD_VALUE" in CliRunner().invoke(simulate, arguments).output
+
+
+def test_the_command_tests_and_demands_coverage(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(DEFINITION)
+    file = tmp_path / "sample.test.yaml"
+    good = f"workflow: sample.yaml\ntests:\n  - name: t\n    input: {{n: 9}}\n    {ANSWERS}    expect: {{tasks: 2}}\n"
+    file.write_text(good)
+    passed = CliRunner().invoke(run_tests, [str(tmp_path)])
+    assert passed.exit_code == 0, passed.output
+    assert "5 of 8 covered (62 %)" in passed.output
+    assert "not covered: poll ask was exhausted" in passed.output
+    too_little = CliRunner().invoke(run_tests, [str(file), "--min-coverage", "63"])
+    assert (too_little.exit_code, "covered less than 63 %" in too_little.output) == (1, True)
+    file.write_text(good.replace("tasks: 2", "tasks: 3"))
+    failed = CliRunner().invoke(run_tests, [str(file)])
+    assert failed.exit_code == 1
+    assert f"FAILED {file}: t\n       tasks: expected 3, got 2\n" in failed.output
+    for text, words in (
+        (good.replace("sample.yaml", "other.yaml"), "there is no file"),
+        (good.replace("expect", "expects"), "UNKNOWN_KEY"),
+        ("tests: []\n", "MISSING_KEY"),
+    ):
+        file.write_text(text)
+        refused = CliRunner().invoke(run_tests, [str(file)])
+        assert (refused.exit_code, words in refused.output) == (1, True), refused.output
+    file.unlink()
+    nothing = CliRunner().invoke(run_tests, [str(tmp_path)])
+    assert (nothing.exit_code, "no test was found" in nothing.output) == (1, True)
