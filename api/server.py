@@ -45,6 +45,7 @@ from engine.control import Controls, Told
 from engine.listener import InstanceListener
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
+from engine.recover import Recoveries
 from engine.runner import Runner
 from engine.service import Instances
 from engine.start import Starter
@@ -73,7 +74,8 @@ class Node:
         self.in_flight = InFlight()
         self.authenticator = Authenticator(database)
         self.pulse = PulseNode(database, name=name)
-        advancer = Advancer(Flows(graph_load), PulseTasks(self.pulse))
+        tasks = PulseTasks(self.pulse)
+        advancer = Advancer(Flows(graph_load), tasks)
         self.watchers = Watchers(database)
         self.runner = Runner(database, advancer, on_changed=self.watchers.instances_changed)
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
@@ -98,7 +100,7 @@ class Node:
             *TaskRecovery(database, self.pulse).operations(),
             *self.workflows.operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
-            *InstanceControl(controls).operations(),
+            *InstanceControl(controls, Recoveries(database, advancer, controls, tasks)).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),
         ]

@@ -15,15 +15,26 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec, WaitSpec
-from engine import polling, tasks
+from engine import polling, recovery, tasks
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
 from engine.instance import OUTPUT, Failure, Instance, Step
 from engine.scope import ExpressionFailed, choose, condition, render, render_text
-from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, Ending, InstanceState, StepReason, StepState
+from engine.states import (
+    INSTANCE_TERMINAL,
+    PASSED,
+    STEP_UNFINISHED,
+    Action,
+    Ending,
+    InstanceState,
+    StepReason,
+    StepState,
+)
 from engine.stimulus import (
     CancelRequested,
+    Outcome,
+    Recovered,
     ReviewClosed,
     ReviewOpened,
     Started,
@@ -69,6 +80,8 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
                     _enter(draft, identifier)
         case CancelRequested():
             _cancel(draft, stimulus)
+        case Recovered():
+            _recover(draft, stimulus)
         case TaskEnded() | ReviewOpened() | ReviewClosed() | SubmissionRefused():
             _apply_to_task(draft, stimulus)
 
@@ -82,6 +95,20 @@ def _cancel(draft: Draft, stimulus: CancelRequested) -> None:
         draft.end_as(Ending.CANCELLED, error)
     else:
         draft.begin_ending(Ending.CANCELLED, error)
+
+
+def _recover(draft: Draft, decision: Recovered) -> None:
+    was = None if decision.step is None else draft.steps.get(decision.step)
+    reopened = recovery.apply(draft, decision)
+    if reopened is not None:
+        # What has had a task was let in by its `when` before; the rest is judged again from its beginning.
+        if reopened.round:
+            _run_or_fail(draft, draft.flow.nodes[reopened.id])
+        else:
+            _enter(draft, reopened.id)
+    elif decision.action is Action.FAIL and was is not None and was.state is StepState.NEEDS_REVIEW:
+        ended = TaskEnded(was.id, was.round, Outcome.FAILED, recovery.REVIEWED_FAILED)
+        tasks.ended(draft, draft.flow.nodes[was.id], ended)
 
 
 def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused) -> None:
@@ -160,16 +187,24 @@ def _enter(draft: Draft, identifier: str) -> None:
     node = draft.flow.nodes[identifier]
     if edges and EdgeState.LIVE not in edges:
         opener = draft.flow.opener(node)
-        is_passed = opener is not None and draft.steps[opener].reason is StepReason.WHEN
+        is_passed = opener is not None and draft.steps[opener].reason in PASSED
         draft.skip(identifier, StepReason.WHEN if is_passed else StepReason.DEAD_PATH)
         return
     try:
         if node.when is not None and not condition(draft, node.when):
             draft.skip(identifier, StepReason.WHEN)
-        else:
-            _run(draft, node)
+            return
     except ExpressionFailed as failed:
         draft.fail(identifier, failed.error)
+        return
+    _run_or_fail(draft, node)
+
+
+def _run_or_fail(draft: Draft, node: Node) -> None:
+    try:
+        _run(draft, node)
+    except ExpressionFailed as failed:
+        draft.fail(node.id, failed.error)
 
 
 def _run(draft: Draft, node: Node) -> None:

@@ -18,10 +18,10 @@ from definitions.graph import NodeKind
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
-from engine.instance import Failure, Instance, Step
+from engine.instance import ENGINE_ERROR, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer
 from engine.scope import ValuesNeeded
-from engine.states import INSTANCE_TERMINAL, InstanceState
+from engine.states import INSTANCE_TERMINAL, InstanceState, StepReason
 from engine.stimulus import Stimulus, SubmissionRefused
 from engine.store.instances import Stored, instances_insert, instances_update
 from engine.store.records import Recorded, history_insert, values_insert, values_load
@@ -40,8 +40,6 @@ from pulse.requests import RetryPolicy, TaskRequest
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
-
-ENGINE_ERROR = "ENGINE_ERROR"
 
 _ENDS = frozenset(f"instance.{state.value.lower()}" for state in INSTANCE_TERMINAL)
 
@@ -99,6 +97,10 @@ class Advancer:
         self._cancel(tx, works)
         self._write(tx, works, now)
 
+    def preview(self, tx: Transaction, work: Work, *, now: Micros) -> None:
+        """Advance one work once and write nothing: what a command would do, short of a refusal by Pulse."""
+        self._advance(tx, [work], now, may_set_aside=False)
+
     def _advance(
         self, tx: Transaction, works: Sequence[Work], now: Micros, *, may_set_aside: bool
     ) -> list[tuple[Work, SubmitTask]]:
@@ -129,7 +131,7 @@ class Advancer:
         for work, slots in needed:
             for slot in slots:
                 node = work.flow.nodes.get(slot)
-                if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL}:
+                if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL} and not _is_given(work, slot):
                     of_tasks.append((work, slot, work.instance.steps[slot].task_id))
                 else:
                     stored.append((work, slot))
@@ -203,7 +205,8 @@ def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
         before = held.stored.instance
         if is_held_by_engine(before) or before.state in INSTANCE_TERMINAL:
             continue
-        error = Failure(ENGINE_ERROR, f"the engine failed: {type(held.error).__name__}: {held.error}"[:1000])
+        message = f"the engine failed: {type(held.error).__name__}: {held.error}"[:1000]
+        error = Failure(ENGINE_ERROR, message, None if before.error is None else {"before": before.error.to_json()})
         after = replace(
             before,
             state=InstanceState.NEEDS_RECOVERY,
@@ -284,7 +287,13 @@ def _request(work: Work, command: SubmitTask) -> TaskRequest:
         traceparent=origin.traceparent,
         owner=TaskOwner(work.instance.id, command.step, command.round),
         task_id=new_id(),
+        retry_of=command.retry_of,
     )
+
+
+def _is_given(work: Work, step: str) -> bool:
+    """Tell whether a step's output is a person's, not its task's."""
+    return work.instance.steps[step].reason is StepReason.RECOVERED
 
 
 def _is_changed(work: Work, due_at: Micros | None) -> bool:

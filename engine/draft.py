@@ -43,6 +43,7 @@ class Draft:
         # Ids whose outgoing edges have to be looked at, and failures that nobody has dealt with yet, in order.
         self.decided: deque[str] = deque()
         self.failures: deque[Step] = deque()
+        self._reopened: dict[str, Step] = {}
         self._changed: dict[str, None] = {}
         self._submits: dict[str, SubmitTask] = {}
         self._cancels: list[CancelTask] = []
@@ -83,8 +84,19 @@ class Draft:
     def enter(self, identifier: str, state: StepState, **fields: Any) -> Step:
         """Make the row of a step that was PENDING."""
         assert identifier not in self.steps, f"step {identifier} entered twice"
-        assert state in STEP_MOVES[StepState.PENDING], f"step {identifier} {StepState.PENDING} -> {state}"
+        was = self._reopened.pop(identifier, None)
+        known = StepState.PENDING if was is None else was.state
+        assert state in STEP_MOVES[known], f"step {identifier} {known} -> {state}"
+        if was is not None:
+            # Its tasks count on: a late answer of an earlier one must not be taken for the new one's.
+            fields["round"] = was.round + fields.get("round", 0)
+            fields |= {"rounds_before": was.round, "retry_of": was.task_id or was.retry_of, "log": was.log}
         return self._put(Step(identifier, state, self.now, **fields))
+
+    def reopen(self, step: Step) -> None:
+        """Take a decided step, or one under review, back: it has to be entered again in this advance."""
+        del self.steps[step.id]
+        self._reopened[step.id] = step
 
     def change(self, step: Step, state: StepState | None = None, **fields: Any) -> Step:
         """Change an entered step, its state by its table."""

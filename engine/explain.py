@@ -74,7 +74,7 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
                 form |= {"kind": "QUEUE_FULL", "queue": queue, "refusals": step.refused_count}
                 form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
             case StepReason.POLL_GAP:
-                form["text"] = f"step {step.id} asks again (round {step.round + 1}) at {form['until']}"
+                form["text"] = f"step {step.id} asks again (round {step.poll_round + 1}) at {form['until']}"
             case _:
                 form["text"] = f"step {step.id} waits until {form['until']}"
         return form

@@ -13,9 +13,23 @@ from functools import cached_property
 
 from jsonschema import Draft202012Validator
 
-from definitions.graph import Graph, JoinSpec, Node, NodeKind, PollSpec, TaskSpec
+from definitions.expression import Expression
+from definitions.graph import (
+    BranchSpec,
+    FailSpec,
+    Graph,
+    JoinSpec,
+    Node,
+    NodeKind,
+    PollSpec,
+    ReturnSpec,
+    SetSpec,
+    Spec,
+    TaskSpec,
+)
+from definitions.template import Template
 from engine.instance import Step
-from engine.states import StepReason, StepState
+from engine.states import PASSED, StepState
 
 
 class EdgeState(Enum):
@@ -50,6 +64,20 @@ class Flow:
         self._output_validators: dict[str, Draft202012Validator | None] = {}
 
     @cached_property
+    def references(self) -> Mapping[str, frozenset[str]]:
+        """The steps whose output each node may read."""
+        found: dict[str, frozenset[str]] = {}
+        for node in self.graph.nodes:
+            parts = [node.when, *_expressions(node.spec)]
+            found[node.id] = frozenset[str]().union(*(part.step_references for part in parts if part is not None))
+        return found
+
+    @cached_property
+    def output_references(self) -> frozenset[str]:
+        """The steps whose output the workflow's own output may read."""
+        return frozenset() if self.graph.output is None else self.graph.output.step_references
+
+    @cached_property
     def input_validator(self) -> Draft202012Validator:
         """The compiled validator of an instance's input."""
         return Draft202012Validator(self.graph.input_schema)
@@ -67,6 +95,24 @@ class Flow:
         return node.spec.opens if isinstance(node.spec, JoinSpec) else None
 
 
+def _expressions(spec: Spec) -> list[Expression | Template | None]:
+    match spec:
+        case TaskSpec():
+            return [spec.input]
+        case PollSpec():
+            return [spec.task.input, spec.done_when, spec.fail_when]
+        case BranchSpec():
+            return [case.when for case in spec.cases]
+        case SetSpec():
+            return [spec.values]
+        case FailSpec():
+            return [spec.message]
+        case ReturnSpec():
+            return [spec.output]
+        case _:
+            return []
+
+
 def edge_state(source: Node, step: Step | None, case: str | None) -> EdgeState:
     """Judge one edge by its source: the rule of `definitions.graph` with this module's two refinements."""
     if step is None:
@@ -76,7 +122,7 @@ def edge_state(source: Node, step: Step | None, case: str | None) -> EdgeState:
         case StepState.SUCCEEDED:
             is_live = source.kind is not NodeKind.BRANCH or case == step.chosen
         case StepState.SKIPPED:
-            is_live = step.reason is StepReason.WHEN and not opens_block
+            is_live = step.reason in PASSED and not opens_block
         case StepState.CANCELLED:
             is_live = False
         case _:

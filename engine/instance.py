@@ -20,6 +20,9 @@ from orbit.jsontext import Json
 INPUT = "@input"
 OUTPUT = "@output"
 
+# The error of an instance whose advance raised: its stimuli are set aside until a person has decided.
+ENGINE_ERROR = "ENGINE_ERROR"
+
 ROUNDS_KEPT = 5  # rounds of a poll that are kept at each end of its log
 
 
@@ -75,7 +78,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
     `round` numbers the step's tasks from 1 (0: none yet), so that a late answer of an earlier one is recognised.
     `due_at` is when a WAITING step goes on, `timeout_at` when its bound ends, `start_by_at` until when a full queue is
-    tried. What the definition says stays in the graph.
+    tried. `rounds_before` are those before a person's retry, from which a poll counts anew; `retry_of` is the task
+    whose line the current round's continues. What the definition says stays in the graph.
     """
 
     id: str
@@ -93,6 +97,13 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     finished_at: Micros | None = None
     error: Failure | None = None
     log: RoundLog | None = None
+    rounds_before: int = 0
+    retry_of: bytes | None = None
+
+    @property
+    def poll_round(self) -> int:
+        """Number the round within the poll as its author counts, from 1."""
+        return self.round - self.rounds_before
 
     @property
     def has_task(self) -> bool:

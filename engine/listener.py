@@ -57,5 +57,5 @@ def _failure(change: TaskChange) -> Failure | None:
     if change.error is None:
         return None
     form = json.loads(change.error)
-    details = {key: value for key in ("class", "details") if (value := form.get(key)) is not None}
+    details = {key: value for key in ("class", "details", "effect_unknown") if (value := form.get(key)) is not None}
     return Failure(form.get("code") or "TASK_FAILED", form.get("message") or "the task failed", details or None)

@@ -29,11 +29,11 @@ def task_spec(node: Node) -> TaskSpec:
 
 def answered(draft: Draft, step: Step, spec: PollSpec) -> None:
     """Judge a round whose task succeeded: rejected, done, or still processing."""
-    if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.round):
+    if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.poll_round):
         log = _logged(draft, step, "REJECTED")
         draft.change(step, log=log)
-        draft.fail(step.id, Failure(REJECTED, f"fail_when holds for the answer of round {step.round}"))
-    elif condition(draft, spec.done_when, output_of=step.id, round_number=step.round):
+        draft.fail(step.id, Failure(REJECTED, f"fail_when holds for the answer of round {step.poll_round}"))
+    elif condition(draft, spec.done_when, output_of=step.id, round_number=step.poll_round):
         draft.succeed(step.id, log=_logged(draft, step, "DONE"))
     else:
         _wait(draft, draft.change(step, log=_logged(draft, step, "PROCESSING")), spec)
@@ -55,8 +55,8 @@ def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> No
 def exhausted(draft: Draft, step: Step, why: str) -> None:
     """Fail a poll that has used up a bound."""
     counts = {} if step.log is None else dict(step.log.counts)
-    details = {"rounds": step.round, "outcomes": counts}
-    draft.fail(step.id, Failure(EXHAUSTED, f"no answer after {step.round} rounds: {why}", details))
+    details = {"rounds": step.poll_round, "outcomes": counts}
+    draft.fail(step.id, Failure(EXHAUSTED, f"no answer after {step.poll_round} rounds: {why}", details))
 
 
 def gap_micros(spec: PollSpec, ended_rounds: int) -> Micros:
@@ -72,14 +72,14 @@ def gap_micros(spec: PollSpec, ended_rounds: int) -> Micros:
 
 def _wait(draft: Draft, step: Step, spec: PollSpec) -> None:
     assert step.timeout_at is not None
-    if step.round >= spec.rounds_max:
+    if step.poll_round >= spec.rounds_max:
         exhausted(draft, step, "max_rounds is reached")
     elif draft.now >= step.timeout_at:
         exhausted(draft, step, "its time-out has passed")
     else:
-        due_at = min(draft.now + gap_micros(spec, step.round), step.timeout_at)
+        due_at = min(draft.now + gap_micros(spec, step.poll_round), step.timeout_at)
         draft.change(step, StepState.WAITING, reason=StepReason.POLL_GAP, due_at=due_at)
-        if step.round == 1:
+        if step.poll_round == 1:
             draft.record("step.waiting", step.id, reason=StepReason.POLL_GAP.value)
 
 

@@ -14,6 +14,7 @@ from definitions.graph_json import UnknownGraphFormat
 from engine.flow import Flow
 from orbit.errors import OrbitError, Unavailable
 from pulse.cancellation import Cancel
+from pulse.owned import OwnedVerdict
 from pulse.requests import TaskRequest
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class TaskLayer(Protocol):
 
     def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
         """Ask tasks to stop; one that has already ended stays as it is."""
+
+    def settle(self, tx: Transaction, verdict: OwnedVerdict) -> None:
+        """Settle a task under review as its owner. Raises StateConflict if it no longer is."""
 
     def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """Read the outputs of tasks as JSON text; one without an output is absent."""

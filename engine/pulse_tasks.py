@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pulse.tasks import outputs_get
-
 from orbit.errors import OrbitError
 from pulse.cancellation import Cancel, tasks_cancel
+from pulse.owned import OwnedVerdict, owned_continued, owned_settle
 from pulse.requests import TaskRequest
 from pulse.settle import Surroundings
 from pulse.submission import Submit, tasks_submit
+from pulse.tasks import outputs_get
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -25,12 +25,18 @@ class PulseTasks:
 
     def submit(self, tx: Transaction, requests: Sequence[TaskRequest]) -> list[OrbitError | None]:
         """Submit tasks; for each, in order, None or the refusal."""
+        if any(request.retry_of is not None for request in requests):
+            requests = owned_continued(tx, requests)
         outcomes = tasks_submit(tx, [Submit(request) for request in requests], self._around.on_ready)
         return [outcome if isinstance(outcome, OrbitError) else None for outcome in outcomes]
 
     def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
         """Ask tasks to stop; one that has already ended stays as it is."""
         tasks_cancel(tx, cancels, self._around)
+
+    def settle(self, tx: Transaction, verdict: OwnedVerdict) -> None:
+        """Settle a task under review as its owner. Raises StateConflict if it no longer is."""
+        owned_settle(tx, verdict, self._around)
 
     def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """Read the outputs of tasks as JSON text; one without an output is absent."""

@@ -16,11 +16,13 @@ from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
 from engine.instance import INPUT, OUTPUT, Failure, Instance, Step
+from engine.recovery import refusal
 from engine.scope import ValuesNeeded
-from engine.states import INSTANCE_TERMINAL, InstanceState
+from engine.states import INSTANCE_TERMINAL, InstanceState, StepState
 from engine.stimulus import (
     CancelRequested,
     Outcome,
+    Recovered,
     ReviewClosed,
     ReviewOpened,
     Started,
@@ -117,6 +119,10 @@ class Simulation:
         """Let somebody cancel the instance at that time."""
         self._happen(self.instance.started_at + seconds(seconds_from_start), CancelRequested(reason))
 
+    def recover_at(self, seconds_from_start: float, decision: Recovered) -> None:
+        """Let somebody decide at that time; a decision that does not fit then changes nothing."""
+        self._happen(self.instance.started_at + seconds(seconds_from_start), decision)
+
     def run(self) -> Outcomes:
         """Run until the instance has ended or only a person can move it."""
         self._advance([Started()])
@@ -134,11 +140,24 @@ class Simulation:
     def _due_stimuli(self) -> list[Stimulus]:
         due: list[Stimulus] = []
         while self._happenings and self._happenings[0].at <= self._now:
+            if isinstance(self._happenings[0].stimulus, Recovered) and due:
+                break  # a decision is judged by the state that it meets, so it has an advance of its own
             happening = heapq.heappop(self._happenings)
             stimulus = happening.stimulus
+            if isinstance(stimulus, Recovered):
+                if refusal(self._flow, self.instance, stimulus) is not None:
+                    continue
+                return [self._decide(stimulus)]
             if happening.is_repeated or not isinstance(stimulus, TaskEnded) or self._end(stimulus):
                 due.append(stimulus)
         return due
+
+    def _decide(self, decision: Recovered) -> Recovered:
+        """Close the task of a review that a person settles."""
+        step = None if decision.step is None else self.instance.steps[decision.step]
+        if step is not None and step.state is StepState.NEEDS_REVIEW:
+            self._tasks.pop((step.id, step.round), None)
+        return decision
 
     def _end(self, stimulus: TaskEnded) -> bool:
         """Close a task, once: what was cancelled meanwhile does not end a second time."""

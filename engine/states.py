@@ -52,6 +52,20 @@ class StepReason(StrEnum):
     INSTANCE_ENDED = "INSTANCE_ENDED"  # asked to stop, or CANCELLED, because the instance ends
     WHEN = "WHEN"  # SKIPPED by its own condition: the flow goes on past it
     DEAD_PATH = "DEAD_PATH"  # SKIPPED because no live edge leads here
+    RECOVERED = "RECOVERED"  # SUCCEEDED or SKIPPED by a person's decision: the flow goes on past it
+
+
+# Why a step may be SKIPPED without ending its path.
+PASSED = frozenset({StepReason.WHEN, StepReason.RECOVERED})
+
+
+class Action(StrEnum):
+    """What a person decides about a failed step, a step under review, or a held instance."""
+
+    RETRY = "RETRY"  # start it anew, with a new task that continues the line of the last
+    COMPLETE = "COMPLETE"  # take an output that the person vouches for
+    FAIL = "FAIL"  # a failed step: end the instance FAILED; a review: judge that its task has failed
+    SKIP = "SKIP"  # go on without it, where nothing needs its output
 
 
 INSTANCE_TERMINAL = frozenset({InstanceState.SUCCEEDED, InstanceState.FAILED, InstanceState.CANCELLED})
@@ -86,14 +100,18 @@ STEP_MOVES: Mapping[StepState, frozenset[StepState]] = {
     StepState.NEEDS_REVIEW: frozenset(
         {
             StepState.WAITING,  # the review ended a poll's round, and the poll goes on
-            StepState.RUNNING,  # the verdict was one more attempt
+            StepState.RUNNING,  # the verdict was one more attempt, or a new task
             StepState.SUCCEEDED,
             StepState.FAILED,
+            StepState.SKIPPED,
             StepState.CANCELLED,
         }
     ),
     StepState.SUCCEEDED: frozenset(),
-    StepState.FAILED: frozenset(),
+    # Recovery only: a failed step is entered anew, or decided by a person.
+    StepState.FAILED: frozenset(
+        {StepState.WAITING, StepState.RUNNING, StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED}
+    ),
     StepState.SKIPPED: frozenset(),
     StepState.CANCELLED: frozenset(),
 }

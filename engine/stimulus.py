@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.instance import Failure
+from engine.states import Action
+from orbit.jsontext import Json
 
 
 class Outcome(StrEnum):
@@ -69,4 +71,15 @@ class CancelRequested:
     by: str | None = None
 
 
-Stimulus = Started | TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused | CancelRequested
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A person has decided about a step, or with `step` None about the instance; `output` counts for COMPLETE only."""
+
+    action: Action
+    step: str | None = None
+    output: Json = None
+    reason: str = ""
+    by: str | None = None
+
+
+Stimulus = Recovered | Started | TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused | CancelRequested

@@ -5,7 +5,7 @@ All rows of an instance are written under the lock of its `weave_instance` row, 
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table
+from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table, text
 
 from engine.states import INSTANCE_TERMINAL, STEP_TERMINAL, STEP_WITH_TASK, InstanceState
 from orbit.database import TABLE_OPTIONS, metadata
@@ -73,6 +73,14 @@ step = Table(
     Column("finished_at", kinds.instant(), comment="When it was decided; null exactly until then"),
     Column("error", kinds.text(), comment="JSON: why it failed or is under review"),
     Column("log", kinds.text(), comment="JSON: a poll's first and last rounds and counts"),
+    Column(
+        "rounds_before",
+        kinds.small_int(),
+        nullable=False,
+        server_default=text("0"),
+        comment="Rounds before a person's retry: from here its bounds count anew",
+    ),
+    Column("retry_of", kinds.identifier(), comment="The ended task whose line the current round's continues"),
     PrimaryKeyConstraint("instance_id", "step", name="weave_step_pk"),
     CheckConstraint(f"(finished_at IS NULL) = (state NOT IN ({_listed(STEP_TERMINAL)}))", name="finished_if_terminal"),
     CheckConstraint(f"state NOT IN ({_listed(STEP_WITH_TASK)}) OR task_id IS NOT NULL", name="running_has_a_task"),
@@ -106,6 +114,27 @@ stimulus = Table(
     Column("error", kinds.text(), comment="JSON: the task's error"),
     PrimaryKeyConstraint("held", "id", name="weave_stimulus_pk"),
     comment="What is to be applied to an instance; that the row exists is the wake-up",
+    **TABLE_OPTIONS,
+)
+
+recovery = Table(
+    "weave_recovery",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the decision"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Which instance it is about"),
+    Column("revision", kinds.counter(), nullable=False, comment="Revision of the instance that the decision made"),
+    Column("action", kinds.word(16), nullable=False, comment="Action"),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), comment="Id of the step; null for the instance itself"),
+    Column("round", kinds.small_int(), nullable=False, comment="Number of the step's task then; 0 for none"),
+    Column("task_id", kinds.identifier(), comment="The step's task then: what it reports later is kept with it"),
+    Column("safety_statement", kinds.text(), comment="Why a retry can't repeat an effect; null where none was needed"),
+    Column("evidence", kinds.text(), nullable=False, comment="JSON as it was given, or a reference with its hash"),
+    Column("evidence_digest", kinds.digest(), nullable=False, comment="SHA-256 of the evidence as canonical JSON"),
+    Column("reason", kinds.text(), nullable=False, comment="The operator's words"),
+    Column("actor", kinds.word(64), nullable=False, comment="Credential id in hex"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
+    Index("weave_recovery_by_instance", "instance_id", "id"),
+    comment="What people decided about instances and their steps, with their evidence",
     **TABLE_OPTIONS,
 )
 

@@ -44,16 +44,16 @@ def submit_again(draft: Draft, node: Node, step: Step) -> None:
         message = f"queue {spec.queue} was full for {spec.start_within_seconds:g} s"
         _failed(draft, node, step, Failure("START_DEADLINE_EXCEEDED", message))
         return
-    _submit(draft, step, spec, render(draft, spec.input, round_number=step.round))
+    _submit(draft, step, spec, render(draft, spec.input, round_number=step.poll_round))
 
 
 def next_round(draft: Draft, node: Node, step: Step) -> None:
     """Begin the next round of a poll."""
     spec = polling.task_spec(node)
     number = step.round + 1
-    params = render(draft, spec.input, round_number=number)
+    params = render(draft, spec.input, round_number=step.poll_round + 1)
     start_by_at = draft.now + seconds(spec.start_within_seconds)
-    step = draft.change(step, round=number, task_id=None, start_by_at=start_by_at, refused_count=0)
+    step = draft.change(step, round=number, task_id=None, retry_of=None, start_by_at=start_by_at, refused_count=0)
     _submit(draft, step, spec, params)
 
 
@@ -64,8 +64,9 @@ def _submit(draft: Draft, step: Step, spec: TaskSpec, params: object) -> None:
     # A poll has its own bound over all rounds; a task step's bound is its task's deadline.
     timeout_at = deadline_at if step.timeout_at is None else step.timeout_at
     step = draft.change(step, StepState.RUNNING, reason=None, due_at=None, timeout_at=timeout_at)
-    draft.submit(SubmitTask(step.id, step.round, spec, params, min(start_by_at, deadline_at), deadline_at))
-    if step.round == 1:
+    start_deadline_at = min(start_by_at, deadline_at)
+    draft.submit(SubmitTask(step.id, step.round, spec, params, start_deadline_at, deadline_at, step.retry_of))
+    if step.poll_round == 1:
         draft.record("step.submitted", step.id, queue=spec.queue, type=spec.type, version=spec.task_version)
 
 

@@ -63,6 +63,7 @@ def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:
         "entered_at": to_rfc3339(step.entered_at),
         "finished_at": _instant(step.finished_at),
         "error": None if step.error is None else step.error.to_json(),
+        "retry_of": None if step.retry_of is None else to_hex(step.retry_of),
         "rounds": None if step.log is None else _rounds_json(step.log),
     }
     return form

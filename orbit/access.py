@@ -33,6 +33,7 @@ class Scope(StrEnum):
     INSTANCES_START = "instances:start"
     INSTANCES_READ = "instances:read"
     INSTANCES_CONTROL = "instances:control"
+    INSTANCES_RECOVER = "instances:recover"
     WORKERS_CONNECT = "workers:connect"
     EVENTS_READ = "events:read"
     AUDIT_READ = "audit:read"

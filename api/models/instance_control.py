@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated, Any, Literal
 
-from api.models.fields import Count, HexId, Reason, Request, Revision
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from api.models.fields import Count, HexId, Instant, Reason, Request, Revision, raw_schema
+from api.models.recovery import Evidence, Statement
 
 
 class CancelInstance(Request, frozen=True, kw_only=True):
@@ -14,6 +17,22 @@ class CancelInstance(Request, frozen=True, kw_only=True):
     expected_revision: Revision | None = None
 
 
+class RecoverInstance(Request, frozen=True, kw_only=True):
+    """Decide about a failed step, a step under review, or without `step` about the held instance itself.
+
+    COMPLETE may carry the output; a RETRY where an effect is possible needs a safety statement.
+    """
+
+    action: Literal["RETRY", "COMPLETE", "FAIL", "SKIP"]
+    expected_revision: Revision
+    evidence: Evidence
+    reason: Reason
+    step: Annotated[str, Meta(min_length=1, max_length=128, description="Id of the step")] | None = None
+    output: Annotated[Raw, raw_schema("The output vouched for, up to 64 KiB; default null")] | UnsetType = UNSET
+    safety_statement: Statement | None = None
+    dry_run: bool | None = None
+
+
 class ControlledInstance(Struct, kw_only=True):
     """An instance after a command."""
 
@@ -21,6 +40,53 @@ class ControlledInstance(Struct, kw_only=True):
     state: str
     ending_as: str | None
     revision: Count
+
+
+class RecoveredStep(Struct, kw_only=True):
+    """A step before or after a decision."""
+
+    id: str
+    state: str
+    round: int
+    task_id: HexId | None
+    error: dict[str, Any] | None
+
+
+class RecoveryLook(Struct, kw_only=True):
+    """What a decision may change: the instance's state and error, and the step."""
+
+    state: str
+    ending_as: str | None
+    revision: Count
+    error: dict[str, Any] | None
+    step: RecoveredStep | None
+
+
+class RecoveryResult(Struct, kw_only=True):
+    """The receipt of a decision, or with `dry_run` what it would do."""
+
+    deduplicated: bool
+    dry_run: bool
+    instance: ControlledInstance
+    before: RecoveryLook
+    after: RecoveryLook
+
+
+class InstanceRecovery(Struct, kw_only=True):
+    """A decision that was made; `superseded` is what the step's task reported afterwards, kept without effect."""
+
+    revision: Count
+    action: str
+    step: str | None
+    round: int
+    task_id: HexId | None
+    safety_statement: str | None
+    evidence: Any
+    evidence_sha256: str
+    reason: str
+    actor: str
+    at: Instant
+    superseded: list[dict[str, Any]]
 
 
 class InstanceControlResult(Struct, kw_only=True):

@@ -69,7 +69,7 @@ class TaskRecovery:
         decided = Decided(
             task_id=self._in_range(call),
             expected_revision=revision_number(body.expected_revision, pointer=_REVISION),
-            evidence=_evidence(body.evidence),
+            evidence=evidence_read(body.evidence),
             reason=body.reason,
             safety_statement=body.safety_statement,
             output=output,
@@ -85,7 +85,7 @@ class TaskRecovery:
         decided = Decided(
             task_id=self._in_range(call),
             expected_revision=revision_number(body.expected_revision, pointer=_REVISION),
-            evidence=_evidence(body.evidence),
+            evidence=evidence_read(body.evidence),
             reason=body.reason,
             safety_statement=body.safety_statement,
         )
@@ -120,7 +120,8 @@ class TaskRecovery:
         return task_id
 
 
-def _evidence(raw: Raw) -> Json:
+def evidence_read(raw: Raw) -> Json:
+    """Read evidence; raises PayloadTooLarge, and InvalidRequest for what says nothing."""
     text = bytes(raw)
     if len(text) > EVIDENCE_BYTES_MAX:
         message = f"evidence may have {EVIDENCE_BYTES_MAX} bytes: keep more elsewhere and pass a reference and a hash"

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, LargeBinary, func, select
 
 from engine.instance import Step
 from engine.tables import step as table
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def _packed(name: str) -> ColumnElement[Any]:
 
 
 # A row travels as one JSON array in the order of the struct's fields, and becomes a step in C.
-_OF_INSTANCES = select(
-    table.c.instance_id, func.json_array(*map(_packed, Step.__struct_fields__)).label("packed")
+_OF_INSTANCES = through(
+    select(table.c.instance_id, func.json_array(*map(_packed, Step.__struct_fields__)).label("packed")), table
 ).where(ids_in(table.c.instance_id))
 _DECODER = msgspec.json.Decoder(list[Step])
 
@@ -72,5 +72,7 @@ def _columns(instance_id: bytes, step: Step) -> dict[str, Any]:
         "entered_at": step.entered_at,
         "finished_at": step.finished_at,
         "error": None if step.error is None else dumps(step.error.to_json()).decode(),
+        "rounds_before": step.rounds_before,
+        "retry_of": step.retry_of,
         "log": None if step.log is None else msgspec.json.encode(step.log).decode(),
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orbit.cli.options import as_json, print_json
+from orbit.cli.options import JsonText, as_json, print_json
 
 if TYPE_CHECKING:
     from orbit.sdk.models import ControlResult
@@ -41,6 +41,56 @@ def cancel(instance_id: str, reason: str, revision: int | None, key: str | None,
     with Client() as client:
         done = client.cancel_instance(instance_id, _key(key), reason=reason, expected_revision=revision)
     _say(done, as_json=as_json)
+
+
+@click.command()
+@click.argument("instance_id", metavar="ID")
+@click.argument("action", type=click.Choice(["retry", "complete", "fail", "skip"]))
+@click.option("--step", help="The step; left out for an instance that is held itself.")
+@click.option("--output", type=JsonText(), help="For complete: the output you vouch for, JSON, @FILE, or - (stdin).")
+@click.option("--evidence", type=JsonText(), required=True, help="What the decision rests on: JSON, @FILE, or -.")
+@click.option("--reason", required=True, help="Why, for the audit.")
+@click.option("--safety-statement", help="Why a retry can't repeat an effect; asked for where one is possible.")
+@click.option("--revision", type=click.IntRange(1), help="Only if the instance is at this revision; default: as it is.")
+@click.option("--dry-run", is_flag=True, help="Say what it would do, and do nothing.")
+@click.option("--key", help="The identity of this decision: the same again does nothing new. Random if not given.")
+@as_json
+def recover(instance_id: str, action: str, revision: int | None, key: str | None, **rest: Any) -> None:
+    """Decide about a failed step, a step under review, or a held instance.
+
+    retry starts the step anew, complete takes an output from you, skip goes on without it, fail ends a failed step's
+    instance or judges that a reviewed task has failed.
+    """
+    from msgspec import UNSET
+
+    from orbit.sdk.client import Client
+    from orbit.sdk.models import RecoverInstance
+
+    with Client() as client:
+        request = RecoverInstance(
+            action=action.upper(),
+            expected_revision=revision or client.get_instance(instance_id).revision,
+            evidence=rest["evidence"],
+            reason=rest["reason"],
+            step=rest["step"],
+            output=UNSET if rest["output"] is None else rest["output"],
+            safety_statement=rest["safety_statement"],
+            dry_run=rest["dry_run"] or None,
+        )
+        done = client.recover_instance(instance_id, _key(key), request)
+    if rest["as_json"]:
+        from msgspec import to_builtins
+
+        print_json(to_builtins(done))
+        return
+    click.echo(f"{done.instance.id}  {_change(done.before, done.after)}{'  (dry run)' if done.dry_run else ''}")
+    before, after = done.before.get("step"), done.after.get("step")
+    if before and after:
+        click.echo(f"{after['id']}  {_change(before, after)}")
+
+
+def _change(before: dict[str, Any], after: dict[str, Any]) -> str:
+    return f"{before['state']} -> {after['state']}"
 
 
 def _key(key: str | None) -> str:

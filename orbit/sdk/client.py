@@ -34,6 +34,9 @@ from orbit.sdk.models import (
     PublishResult,
     Queue,
     QueueResult,
+    RecoverInstance,
+    Recovery,
+    RecoveryResult,
     RescheduleTask,
     RetryTask,
     ReviewTask,
@@ -211,6 +214,19 @@ class Client:
         Raises APIError STATE_CONFLICT, with `current_revision` in its details, for one that has ended otherwise.
         """
         return self._control(instance_id, "cancel", key, {"reason": reason}, expected_revision)
+
+    def recover_instance(self, instance_id: str, key: str, request: RecoverInstance) -> RecoveryResult:
+        """Decide about what waits for a person, or with `dry_run` see what that would do.
+
+        Raises APIError STATE_CONFLICT, with `current_revision` in its details, for what does not wait for it any more.
+        """
+        path = f"/v1/instances/{_segment(instance_id)}:recover"
+        return models.read(self._write(path, "recover_instance", key, request.body()), RecoveryResult)
+
+    def instance_recoveries(self, instance_id: str) -> Iterator[Recovery]:
+        """List what people have decided about an instance, in order."""
+        path = f"/v1/instances/{_segment(instance_id)}/recoveries"
+        return self._pages(path, "instance_recoveries", {}, Recovery)
 
     def instance_result(self, instance_id: str, *, timeout_seconds: float = RESULT_SECONDS_DEFAULT) -> Instance:
         """Wait until an instance has ended and return it; raises TimeoutError when it has not in time."""

@@ -368,6 +368,48 @@ class ControlResult(Struct, frozen=True, kw_only=True):
     instance: ControlledInstance = ControlledInstance()
 
 
+class RecoverInstance(_Decision, frozen=True, kw_only=True):
+    """A decision about a failed step, a step under review, or without `step` about the held instance itself.
+
+    `action` is RETRY, COMPLETE (may carry `output`), FAIL or SKIP; `evidence` is any JSON up to 16 KiB, or a reference
+    with a hash. A RETRY where an effect is possible needs a `safety_statement`.
+    """
+
+    action: str
+    evidence: Any
+    step: str | None = None
+    output: Any = UNSET
+    safety_statement: str | None = None
+    dry_run: bool | None = None
+
+
+class RecoveryResult(Struct, frozen=True, kw_only=True):
+    """The receipt of a decision, or with `dry_run` what it would do: the instance and the step before and after."""
+
+    deduplicated: bool = False
+    dry_run: bool = False
+    instance: ControlledInstance = ControlledInstance()
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+
+
+class Recovery(Struct, frozen=True, kw_only=True):
+    """A decision that was made; `superseded` is what the step's task reported afterwards, kept without effect."""
+
+    revision: int = 0
+    action: str = ""
+    step: str | None = None
+    round: int = 0
+    task_id: str | None = None
+    safety_statement: str | None = None
+    evidence: Any = None
+    evidence_sha256: str = ""
+    reason: str = ""
+    actor: str = ""
+    at: str = ""
+    superseded: list[dict[str, Any]] = []
+
+
 class Step(Struct, frozen=True, kw_only=True):
     """A step of an instance, with the task that does its work."""
 

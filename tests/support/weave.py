@@ -14,9 +14,11 @@ from engine.control import Controls, Order, Told
 from engine.listener import InstanceListener
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
+from engine.recover import Decision, Recoveries
 from engine.runner import Runner
 from engine.service import Instances
 from engine.start import Starter, StartRequest
+from engine.states import Action
 from engine.stimulus import Outcome as TaskOutcome
 from engine.stimulus import TaskEnded
 from engine.store.stimuli import stimuli_insert
@@ -65,12 +67,14 @@ class Weave:
         self.changed: list[bytes] = []
         load = graph_load if graph is None else (lambda *_: graph)
         find = version_to_start if graph is None else (lambda *_: 1)
-        self.advancer = Advancer(Flows(load), PulseTasks(self))
+        tasks = PulseTasks(self)
+        self.advancer = Advancer(Flows(load), tasks)
         self.runner = Runner(database, self.advancer, on_changed=self.changed.extend)
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
         self.controls = Controls(database, self.advancer, Told(self.changed.extend, self.runner.due_in, self._wake))
+        self.recoveries = Recoveries(database, self.advancer, self.controls, tasks)
         self.instances = Instances(database, self.advancer, self.starter, self.watchers)
 
     def close(self) -> None:
@@ -123,6 +127,13 @@ class Weave:
     def cancel(self, instance_id: bytes, **fields: Any) -> Json:
         order = self.order("instance.cancel", instance_id, **fields)
         return self.controls.instance_cancel(order).data["instance"]
+
+    def recover(self, instance_id: bytes, action: Action, step: str | None = None, **fields: Any) -> Json:
+        """Decide, at the current revision unless another is given."""
+        revision = fields.pop("expected_revision", None) or int(self.get(instance_id)["revision"])
+        order = self.order("instance.recover", instance_id, expected_revision=revision, key=fields.pop("key", None))
+        known = {"evidence": {"ticket": 7}, "safety_statement": "the test has looked", **fields}
+        return self.recoveries.instance_recover(Decision(order=order, action=action, step=step, **known)).data
 
     def request(self, workflow: str, input_: Json = None, key: str | None = None, **fields: Any) -> StartRequest:
         value = {} if input_ is None else input_

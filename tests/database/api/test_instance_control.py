@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from api.server import Node
+from engine.tables import instance, step
+from orbit.database import Database, Transaction
 from tests.support.http import Api, Caller
 
 YAML = """\
@@ -49,4 +52,59 @@ def test_an_instance_is_cancelled(caller: Caller, api: Api, node: Node, instance
     newest = caller.get("/v1/audit").data[0]
     assert (newest["operation"], newest["subject_id"], newest["reason"]) == (
         "instance.cancel", instance_id, "not wanted",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def held_id(database: Database, instance_id: str) -> str:
+    """An instance whose first step has failed; how it got there is told elsewhere."""
+    identifier = bytes.fromhex(instance_id)
+    error = '{"code": "BROKEN", "message": "broken"}'
+
+    def hold(tx: Transaction) -> None:
+        failed = {"state": "FAILED", "error": error, "finished_at": 1, "due_at": None, "timeout_at": None}
+        tx.expect(update(step).where(step.c.instance_id == identifier).values(**failed), count=1)
+        needs = {"state": "NEEDS_RECOVERY", "error": error, "due_at": None, "revision": 2}
+        tx.expect(update(instance).where(instance.c.id == identifier).values(**needs), count=1)
+
+    database.transaction(hold)
+    return instance_id
+
+
+@pytest.mark.requirement("R141")
+def test_r225_an_instance_is_recovered(caller: Caller, api: Api, held_id: str) -> None:
+    path = f"/v1/instances/{held_id}:recover"
+    body: dict[str, Any] = {
+        "action": "COMPLETE", "step": "a", "expected_revision": "2", "evidence": {"ticket": 7}, "reason": "seen",
+    }  # fmt: skip
+    assert api.caller(["instances:control"]).post(path, body).status == 403
+    assert api.caller(namespace="other").post(path, body).status == 404
+    for name in ("action", "expected_revision", "evidence", "reason"):
+        absent = caller.post(path, {key: value for key, value in body.items() if key != name})
+        assert (absent.status, absent.pointer) == (400, f"/{name}")
+    assert caller.post(path, body | {"action": "MAYBE"}).pointer == "/action"
+    assert caller.post(path, body | {"action": "RETRY", "output": 1}).pointer == "/output"
+    unknown = caller.post(path, body | {"step": "nope"})
+    assert (unknown.status, unknown.pointer) == (400, "/step")
+    large = caller.post(path, body | {"evidence": "x" * 16 * 1024})
+    assert (large.status, large.pointer) == (413, "/evidence")
+    stale = caller.post(path, body | {"expected_revision": "1"})
+    assert (stale.status, stale.json["error"]["details"]["current_revision"]) == (409, "2")
+    dry = caller.post(path, body | {"output": {"ref": 1}, "dry_run": True}, key="k")
+    assert (dry.status, dry.data["dry_run"], dry.data["after"]["step"]["state"]) == (200, True, "SUCCEEDED")
+    assert caller.get(f"/v1/instances/{held_id}").data["state"] == "NEEDS_RECOVERY"
+    done = caller.post(path, body | {"output": {"ref": 1}}, key="k")
+    assert (done.status, done.data["instance"]["state"], done.data["before"]["step"]["state"]) == (
+        200, "RUNNING", "FAILED",
+    )  # fmt: skip
+    assert caller.post(path, body | {"output": {"ref": 1}}, key="k").data["deduplicated"] is True
+    finished = caller.post(path, body | {"expected_revision": done.data["instance"]["revision"]})
+    assert (finished.status, finished.code) == (409, "STATE_CONFLICT")
+    states = {each["id"]: each["state"] for each in caller.get(f"/v1/instances/{held_id}/steps").data}
+    assert states == {"a": "SUCCEEDED", "b": "RUNNING"}
+    (kept,) = caller.get(f"/v1/instances/{held_id}/recoveries").data
+    assert (kept["action"], kept["evidence"], kept["reason"]) == ("COMPLETE", {"ticket": 7}, "seen")
+    newest = caller.get("/v1/audit").data[0]
+    assert (newest["operation"], newest["before"]["state"], newest["after"]["state"]) == (
+        "instance.recover", "NEEDS_RECOVERY", "RUNNING",
     )  # fmt: skip

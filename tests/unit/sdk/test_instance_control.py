@@ -8,6 +8,7 @@ import pytest
 from orbit.cli import program
 from orbit.sdk.client import Client
 from orbit.sdk.errors import APIError
+from orbit.sdk.models import RecoverInstance
 from tests.unit.sdk.scripted_server import Script, scripted_server
 
 ID = "1" * 32
@@ -59,3 +60,39 @@ def test_the_command_asks_for_a_reason_and_says_the_state(script: Script, capsys
     assert program.run(["instance", "cancel", ID, "--reason", "not wanted", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["instance"]["revision"] == 4
     assert [seen.headers["Idempotency-Key"] == "k" for seen in script.seen] == [True, False]
+
+
+RECOVERED = {
+    "deduplicated": False, "dry_run": True, "instance": {"id": ID, "state": "RUNNING", "revision": "5"},
+    "before": {"state": "NEEDS_RECOVERY", "step": {"id": "pay", "state": "FAILED"}},
+    "after": {"state": "RUNNING", "step": {"id": "pay", "state": "RUNNING"}},
+}  # fmt: skip
+
+
+def test_a_decision_carries_what_was_given(script: Script, client: Client) -> None:
+    script.success(RECOVERED)
+    script.success([{"revision": "5", "action": "RETRY", "step": "pay", "evidence": {"ticket": 7}}])
+    request = RecoverInstance(
+        action="COMPLETE", step="pay", expected_revision=4, evidence={"ticket": 7}, reason="seen", output=None
+    )
+    done = client.recover_instance(ID, "k", request)
+    assert (done.dry_run, done.before["state"], done.after["step"]["state"]) == (True, "NEEDS_RECOVERY", "RUNNING")
+    assert json.loads(script.seen[0].body) == {
+        "action": "COMPLETE", "step": "pay", "expected_revision": "4", "evidence": {"ticket": 7}, "reason": "seen",
+        "output": None,
+    }  # fmt: skip
+    assert [(each.revision, each.action) for each in client.instance_recoveries(ID)] == [(5, "RETRY")]
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_command_decides_at_the_revision_that_it_reads(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    script.success({"id": ID, "state": "NEEDS_RECOVERY", "revision": "4"})
+    script.success(RECOVERED)
+    arguments = ["--step", "pay", "--evidence", '{"ticket": 7}', "--reason", "repaired", "--dry-run"]
+    assert program.run(["instance", "recover", ID, "retry", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert out == f"{ID}  NEEDS_RECOVERY -> RUNNING  (dry run)\npay  FAILED -> RUNNING\n"
+    assert json.loads(script.seen[1].body) == {
+        "action": "RETRY", "step": "pay", "expected_revision": "4", "evidence": {"ticket": 7}, "reason": "repaired",
+        "dry_run": True,
+    }  # fmt: skip

@@ -1,0 +1,167 @@
+"""What a person's decision does to an instance that waits for one: pure, like all that `advance` calls.
+
+A failed step is tried again, completed, skipped, or ends the instance; a step under review is judged in the same way.
+Only what failed is reopened: the flow behind it goes on from outcomes, and joins are never patched. A decision without
+a step is about the instance itself: an error of the engine, or an output that could not be computed.
+
+The surprising rule: a retry starts the step anew (its bounds, a poll's rounds) but its tasks count on, so a late answer
+of an earlier one is recognised, and the new task continues the line of the last.
+"""
+
+from __future__ import annotations
+
+from definitions.graph import Node, NodeKind
+from engine.draft import Draft
+from engine.flow import Flow
+from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
+from engine.states import INSTANCE_TERMINAL, Action, Ending, InstanceState, StepReason, StepState
+from engine.stimulus import Recovered
+
+COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET})
+REVIEWED_FAILED = Failure("REVIEWED_FAILED", "a person judged that it failed")
+
+
+def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
+    """Say why a decision does not fit the instance as it is; None if it does."""
+    if instance.state in INSTANCE_TERMINAL:
+        return f"the instance has ended {instance.state}"
+    if decision.step is None:
+        return _refusal_of_all(instance, decision.action)
+    if is_engine_error(instance.error):
+        return "an error of the engine comes first: recover the instance, not a step"
+    step = instance.steps.get(decision.step)
+    state = StepState.PENDING if step is None else step.state
+    if step is None or state not in {StepState.FAILED, StepState.NEEDS_REVIEW}:
+        return f"step {decision.step} is {state}: only FAILED and NEEDS_REVIEW wait for a decision"
+    if state is StepState.FAILED and instance.state is not InstanceState.NEEDS_RECOVERY:
+        return f"the instance is {instance.state}"
+    return _refusal_of_step(flow, instance, step, decision.action)
+
+
+def _refusal_of_all(instance: Instance, action: Action) -> str | None:
+    if instance.state is not InstanceState.NEEDS_RECOVERY:
+        return f"the instance is {instance.state}"
+    if action is Action.FAIL:
+        return None
+    if is_engine_error(instance.error):
+        return None if action is Action.RETRY else "an error of the engine can be retried or failed"
+    if any(step.state is StepState.FAILED for step in instance.steps.values()):
+        return "a step has failed: say which step to recover"
+    return "an instance can't be skipped" if action is Action.SKIP else None
+
+
+def _refusal_of_step(flow: Flow, instance: Instance, step: Step, action: Action) -> str | None:
+    if instance.state is InstanceState.ENDING and action in {Action.RETRY, Action.SKIP}:
+        return "the instance ends: a review can only be completed or failed"
+    if action is Action.COMPLETE and flow.nodes[step.id].kind not in COMPLETABLE:
+        return f"a {flow.nodes[step.id].kind} step has no output that could be given"
+    if action is Action.SKIP:
+        needed_by = _needed_by(flow, instance, step.id)
+        if needed_by is not None:
+            return f"the output of {step.id} is needed by {needed_by}: complete it instead"
+    return None
+
+
+def _needed_by(flow: Flow, instance: Instance, identifier: str) -> str | None:
+    """Name what may still read a step's output: a step that is not decided for good, or the workflow's output."""
+    if identifier in flow.output_references:
+        return "the workflow's output"
+    decided = {StepState.SUCCEEDED, StepState.SKIPPED, StepState.CANCELLED}
+    for name, references in flow.references.items():
+        step = instance.steps.get(name)
+        if name != identifier and identifier in references and (step is None or step.state not in decided):
+            return f"step {name}"
+    return None
+
+
+def needs_safety_statement(node: Node, step: Step) -> bool:
+    """Tell whether a retry could repeat an effect: it happened, or nobody knows whether it did."""
+    if step.state is StepState.NEEDS_REVIEW:
+        return True
+    error = step.error
+    if error is None or node.kind is not NodeKind.TASK:
+        return False
+    return error.code == "OUTPUT_INVALID" or bool((error.details or {}).get("effect_unknown"))
+
+
+def is_engine_error(error: Failure | None) -> bool:
+    """Tell whether an instance is held because its advance raised."""
+    return error is not None and error.code == ENGINE_ERROR
+
+
+def apply(draft: Draft, decision: Recovered) -> Step | None:
+    """Carry out a decision that `refusal` allows; give the step that has to be entered again, if one has."""
+    assert refusal(draft.flow, draft.before, decision) is None, "the decision does not fit"
+    draft.record(
+        "instance.recovery_decided" if decision.step is None else "step.recovery_decided",
+        decision.step,
+        action=decision.action.value,
+        reason=decision.reason,
+        by=decision.by,
+    )
+    if decision.step is None:
+        _apply_to_all(draft, decision)
+        return None
+    step = draft.steps[decision.step]
+    if decision.action is Action.FAIL and step.state is StepState.FAILED:
+        assert step.error is not None
+        draft.begin_ending(Ending.FAILED, _with_step(step))
+        return None
+    _reconsider(draft, without=step.id)
+    match decision.action:
+        case Action.RETRY:
+            draft.reopen(step)
+            return step
+        case Action.COMPLETE:
+            draft.keep(step.id, decision.output)
+            draft.decide(step.id, StepState.SUCCEEDED, reason=StepReason.RECOVERED)
+            draft.record("step.succeeded", step.id)
+        case Action.SKIP:
+            draft.skip(step.id, StepReason.RECOVERED)
+        case Action.FAIL:
+            pass  # its review says that its task has failed: the caller goes on as with any failed task
+    return None
+
+
+def _apply_to_all(draft: Draft, decision: Recovered) -> None:
+    error = draft.error
+    match decision.action:
+        case Action.FAIL:
+            draft.begin_ending(Ending.FAILED, error)
+        case Action.COMPLETE:
+            draft.keep(OUTPUT, decision.output)
+            draft.begin_ending(Ending.SUCCEEDED, None)
+        case _ if error is not None and is_engine_error(error):
+            _restore(draft, error)
+        case _:
+            _reconsider(draft, without=None)
+
+
+def _restore(draft: Draft, error: Failure) -> None:
+    """Put an instance back to where an engine error has found it."""
+    former = (error.details or {}).get("before")
+    draft.error = None if former is None else Failure.from_json(former)
+    if draft.ending_as is not None:
+        draft.move(InstanceState.ENDING)
+    elif draft.error is None:
+        draft.move(InstanceState.RUNNING)
+    draft.record("instance.recovered", state=draft.state.value)
+
+
+def _reconsider(draft: Draft, *, without: str | None) -> None:
+    """Let the instance go on, unless another failed step still waits for a person."""
+    if draft.state is not InstanceState.NEEDS_RECOVERY:
+        return
+    order = draft.flow.order
+    failed = [step for step in draft.steps.values() if step.state is StepState.FAILED and step.id != without]
+    if failed:
+        draft.error = _with_step(min(failed, key=lambda step: order[step.id]))
+        return
+    draft.error = None
+    draft.move(InstanceState.RUNNING)
+    draft.record("instance.recovered", state=draft.state.value)
+
+
+def _with_step(step: Step) -> Failure:
+    assert step.error is not None, f"step {step.id} has failed without an error"
+    return Failure(step.error.code, step.error.message, {**(step.error.details or {}), "step": step.id})

@@ -1,0 +1,147 @@
+"""Random operators against random workflows: no undocumented move, nothing stuck, no task without its instance.
+
+That an unfinished instance waits for something with a name is checked by every advance itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from definitions.graph import Graph
+from engine.command import SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure, Instance
+from engine.simulator import Answer, Outcomes, Refusal, Simulation
+from engine.states import (
+    INSTANCE_MOVES,
+    INSTANCE_TERMINAL,
+    STEP_MOVES,
+    STEP_TERMINAL,
+    Action,
+    InstanceState,
+    StepState,
+)
+from engine.stimulus import Outcome, Recovered
+from tests.support.random_workflows import INPUTS, workflows
+
+StateT = TypeVar("StateT", InstanceState, StepState)
+
+ANSWERS = st.one_of(
+    st.builds(
+        Answer,
+        outcome=st.sampled_from([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED]),
+        output=st.sampled_from([{"status": "DONE"}, {"status": "NEW"}, {}]),
+        after_seconds=st.sampled_from([0.0, 1.0, 4.0, 30.0]),
+        reviewed_after_seconds=st.sampled_from([None, None, 50.0, 5000.0]),
+        ignores_cancel=st.booleans(),
+    ),
+    st.just(Refusal(Failure("QUEUE_FULL", "full"))),
+    st.just(Refusal(Failure("NOT_FOUND", "no such queue"), retryable=False)),
+)
+TIMES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 6.0, 20.0, 70.0, 300.0, 900.0])
+DECISIONS = st.tuples(
+    TIMES,
+    st.builds(
+        Recovered,
+        action=st.sampled_from([Action.RETRY, Action.RETRY, *Action]),
+        step=st.one_of(st.none(), st.integers(1, 8).map(lambda number: f"s{number}")),
+        output=st.sampled_from([None, {"status": "DONE"}]),
+        reason=st.just("a test wants it"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Operators:
+    """What people do, and when."""
+
+    decisions: Sequence[tuple[float, Recovered]]
+    cancel_at: float | None
+
+
+OPERATORS = st.builds(
+    Operators, st.lists(DECISIONS, min_size=5, max_size=40), st.sampled_from([None, None, None, 0.5, 6.0, 300.0])
+)
+
+
+@dataclass
+class Seen:
+    """What a run has shown."""
+
+    submitted: list[tuple[str, int]] = field(default_factory=list)
+    states: list[Instance] = field(default_factory=list)
+    retries: int = 0
+
+
+def run(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
+) -> tuple[Outcomes, Seen]:
+    seen = Seen()
+    asked = 0
+
+    def script(command: SubmitTask) -> Answer | Refusal:
+        nonlocal asked
+        asked += 1
+        answer = answers[asked % len(answers)]
+        if isinstance(answer, Answer):
+            seen.submitted.append((command.step, command.round))
+        seen.retries += command.retry_of is not None
+        return answer
+
+    simulation = Simulation(Flow(made), script, input_value=input_)
+    seen.states.append(simulation.instance)
+    simulation.observe = seen.states.append
+    for at, decision in operators.decisions:
+        simulation.recover_at(at, decision)
+    if operators.cancel_at is not None:
+        simulation.cancel_at(operators.cancel_at, "a test wants it")
+    return simulation.run(), seen
+
+
+@settings(max_examples=150, deadline=None)
+@given(made=workflows(), answers=st.lists(ANSWERS, min_size=1, max_size=8), input_=INPUTS, operators=OPERATORS)
+def test_operators_break_nothing(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
+) -> None:
+    outcome, seen = run(made, answers, input_, operators)
+    assert len(seen.submitted) == len(set(seen.submitted)), "a step's rounds are submitted once each"
+    for before, after in zip(seen.states, seen.states[1:], strict=False):
+        assert after.state in reached(INSTANCE_MOVES, before.state)
+        assert after.revision >= before.revision
+        for name, step in before.steps.items():
+            assert name in after.steps, "an entered step stays"
+            assert after.steps[name].state in reached(STEP_MOVES, step.state)
+            assert after.steps[name].round >= step.round
+    instance = outcome.instance
+    if instance.state in INSTANCE_TERMINAL:
+        assert not outcome.unfinished_tasks
+        assert {step.state for step in instance.steps.values()} <= STEP_TERMINAL
+    else:
+        # The simulated people close every review in the end, so only a failure can still be waited for.
+        assert instance.state is InstanceState.NEEDS_RECOVERY
+        assert instance.error is not None
+    if operators.cancel_at is not None and instance.state not in INSTANCE_TERMINAL:
+        raise AssertionError("a cancelled instance ends")
+    if instance.state is InstanceState.SUCCEEDED and instance.ending_as is None:
+        assert not any(step.state is StepState.FAILED for step in instance.steps.values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(made=workflows(), answers=st.lists(ANSWERS, min_size=1, max_size=8), input_=INPUTS, operators=OPERATORS)
+def test_the_same_operators_give_the_same_trace(
+    made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
+) -> None:
+    assert run(made, answers, input_, operators)[0] == run(made, answers, input_, operators)[0]
+
+
+def reached(table: Mapping[StateT, frozenset[StateT]], state: StateT) -> set[StateT]:
+    """One advance may make several moves: what can be reached from a state, itself included."""
+    found, todo = {state}, [state]
+    while todo:
+        new = table[todo.pop()] - found
+        found |= new
+        todo.extend(new)
+    return found
