@@ -1,9 +1,13 @@
-"""`orbit check`, `orbit graph` and `orbit schema`: definitions where they lie; no server, no database."""
+"""`orbit check`, `diff`, `graph` and `schema`: definitions where they lie; no server, no database."""
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from definitions.graph import Graph
 
 
 @click.command()
@@ -65,19 +69,51 @@ def check(files: tuple[Path, ...], form: str) -> None:
 )
 def graph(file: Path, form: str, output: Path | None) -> None:
     """Draw the steps of the definition in FILE with their kinds, conditions and bounds."""
-    from definitions.compiler import compile_definition
     from definitions.mermaid import graph_to_mermaid
     from definitions.svg import graph_to_svg
+
+    compiled = _graph_of(file)
+    drawn = graph_to_svg(compiled) if form == "svg" else graph_to_mermaid(compiled)
+    if output is None:
+        click.echo(drawn, nl=False)
+    else:
+        output.write_text(drawn, encoding="utf-8")
+
+
+@click.command()
+@click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
+def diff(old: Path, new: Path, as_json: bool) -> None:  # noqa: FBT001  (click's way)
+    """Say what the definition in NEW means for running instances of the one in OLD.
+
+    The verdict is same, safe, safe-at STEPS (for instances that have begun none of them), needs-mapping (steps seem to
+    be renamed) or incompatible. Ends with 0 for same and safe.
+    """
+    from definitions.diff import Verdict, diff_graphs
+    from orbit.jsontext import dumps
+
+    found = diff_graphs(_graph_of(old), _graph_of(new))
+    if as_json:
+        click.echo(dumps(found.to_json()).decode())
+    else:
+        click.echo(" ".join([found.verdict, *found.at]))
+        for old_step, new_step in found.mapping.items():
+            click.echo(f"  {old_step} seems to be {new_step} now")
+        for reason in found.reasons:
+            click.echo(f"  {reason}")
+    sys.exit(0 if found.verdict in {Verdict.SAME, Verdict.SAFE} else 1)
+
+
+def _graph_of(file: Path) -> "Graph":
+    """Compile a file, or show its findings and leave."""
+    from definitions.compiler import compile_definition
 
     compiled = compile_definition(file.read_bytes())
     if compiled.graph is None:
         click.echo(compiled.render(str(file)), err=True)
         sys.exit(1)
-    drawn = graph_to_svg(compiled.graph) if form == "svg" else graph_to_mermaid(compiled.graph)
-    if output is None:
-        click.echo(drawn, nl=False)
-    else:
-        output.write_text(drawn, encoding="utf-8")
+    return compiled.graph
 
 
 @click.command()

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from definitions.compiler import Compiled
+from definitions.diff import diff_graphs
 from definitions.graph import Graph
-from definitions.graph_json import graph_from_json, graph_to_json
+from definitions.graph_json import UnknownGraphFormat, graph_from_json, graph_to_json
 from definitions.store import (
     VersionContent,
     VersionState,
@@ -163,8 +164,19 @@ def _conflict(tx: Transaction, earlier: VersionSummary, compiled: Compiled) -> V
         "published_digest": earlier.digest.hex(),
         "digest": compiled.digest.hex(),
         "first_difference": _first_difference(content.source.decode(), compiled.source),
+        "diff": _diff(content, compiled),
     }
     return VersionConflict(message, details=details)
+
+
+def _diff(content: VersionContent, compiled: Compiled) -> Json:
+    """Return what the sent content would mean for running instances; None for a graph of a newer node."""
+    assert compiled.graph is not None, "what has findings is no conflict"
+    try:
+        published = graph_from_json(parse(content.graph, max_depth=_GRAPH_DEPTH_MAX))
+    except UnknownGraphFormat:
+        return None
+    return diff_graphs(published, compiled.graph).to_json()
 
 
 def _first_difference(published: str, sent: str) -> Json:

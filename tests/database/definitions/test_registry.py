@@ -51,6 +51,15 @@ def test_r222_a_version_is_published_once_and_never_changed(database: Database) 
         "published": "  - {id: pause, wait: {for: 1s}}",
         "sent": "  - {id: pause, wait: {for: 2s}}",
     }
+    assert details["diff"] == {
+        "verdict": "incompatible",  # every instance has begun its first step
+        "at": ["pause"],
+        "mapping": {},
+        "reasons": [
+            {"step": None, "what": "timeout_seconds", "old": "12607.0", "new": "12608.0"},
+            {"step": "pause", "what": "for_seconds", "old": "1.0", "new": "2.0"},
+        ],
+    }
     stored = database.transaction(lambda tx: version_get_content(tx, NAMESPACE, "payout", 1))
     assert stored.source == definition().source.encode()
 
