@@ -1,4 +1,4 @@
-"""Many rows in one statement: they travel as one JSON text and are taken apart by JSON_TABLE.
+"""Many rows in one statement: inserts as literals, updates and deletes as one JSON text taken apart by JSON_TABLE.
 
 PyMySQL escapes value by value in Python, and batches nothing but INSERTs; here a batch of inserts, updates or deletes
 costs the client one encoding in C and one parameter. Binary values travel as base64. Joins go always from the JSON to
@@ -26,12 +26,30 @@ def packed_rows(rows: Rows) -> dict[str, bytes]:
     return {"rows": msgspec.json.encode(rows)}
 
 
-@lru_cache(maxsize=256)
-def insert_text(table: Table, columns: tuple[str, ...]) -> TextClause:
-    """Build the statement that inserts rows with these columns."""
-    values = ", ".join(_value(table, name) for name in columns)
+def insert_literals(table: Table, rows: Rows) -> str:
+    """Write the statement that inserts rows with the columns of the first one.
+
+    Numbers are written in decimal, everything else in hexadecimal: there is nothing to escape, and the server takes the
+    rows as they come, at half of what JSON_TABLE costs it.
+    """
+    columns = tuple(rows[0])
+    values = "),(".join([",".join([_literal(row[name]) for name in columns]) for row in rows])
     # The names are columns of our own tables, never input: so in all statements of this module.
-    return text(f"INSERT INTO {table.name} ({_names(columns)}) SELECT {values} FROM {_source(table, columns)}")  # noqa: S608
+    return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({values})"  # noqa: S608
+
+
+def _literal(value: Any) -> str:
+    kind = type(value)
+    if kind is int:
+        return str(value)
+    if kind is bytes:
+        return f"X'{value.hex()}'"
+    if value is None:
+        return "NULL"
+    if kind is bool:
+        return "1" if value else "0"
+    assert isinstance(value, str), f"no literal for a {kind.__name__}"
+    return f"X'{value.encode('utf-8').hex()}'"
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from orbit.database.bulk import (
     Key,
     Rows,
     delete_text,
-    insert_text,
+    insert_literals,
     packed_rows,
     single_delete,
     single_update,
@@ -79,7 +79,7 @@ class Transaction:
         if self.is_sqlite:
             self._connection.execute(insert(table), list(rows))
         else:
-            self._connection.execute(insert_text(table, tuple(rows[0])), packed_rows(rows))
+            self._connection.exec_driver_sql(insert_literals(table, rows))
 
     def update_many(self, table: Table, *, key: Key = "id", rows: Rows, where: Mapping[str, Any] | None = None) -> int:
         """Update rows by `key`, each with its own values, in one statement; return how many rows matched.
