@@ -27,6 +27,7 @@ from api.in_flight import InFlight
 from api.installation import installation_check
 from api.listener import ListenerLimits, NodeServer
 from api.openapi import document_make
+from api.resources.applications import Applications
 from api.resources.instance_control import InstanceControl
 from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
@@ -96,6 +97,7 @@ class Node:
         self.operations = [
             *node_resource.operations(),
             *Queues(database).operations(),
+            *Applications(database).operations(),
             *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
             *TaskRecovery(database, self.pulse).operations(),
             *self.workflows.operations(),

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         WorkerRefused,
     )
     from orbit.sdk.models import (
+        Application,
+        ApplicationResult,
+        ConfigureApplicationRequest,
         ConfigureQueueRequest,
         CreateQueueRequest,
         Instance,
@@ -45,10 +48,13 @@ if TYPE_CHECKING:
 # Public name → the module that defines it; the imports above tell type checkers the same.
 _PUBLIC: dict[str, str] = {
     "APIError": "orbit.sdk.errors",
+    "Application": "orbit.sdk.models",
+    "ApplicationResult": "orbit.sdk.models",
     "CancelReason": "orbit.sdk.context",
     "Cancelled": "orbit.sdk.outcomes",
     "Client": "orbit.sdk.client",
     "ConfigurationError": "orbit.sdk.errors",
+    "ConfigureApplicationRequest": "orbit.sdk.models",
     "ConfigureQueueRequest": "orbit.sdk.models",
     "Connection": "orbit.sdk.settings",
     "ConnectionFailed": "orbit.sdk.errors",
@@ -79,10 +85,13 @@ _PUBLIC: dict[str, str] = {
 
 __all__ = [
     "APIError",
+    "Application",
+    "ApplicationResult",
     "CancelReason",
     "Cancelled",
     "Client",
     "ConfigurationError",
+    "ConfigureApplicationRequest",
     "ConfigureQueueRequest",
     "Connection",
     "ConnectionFailed",

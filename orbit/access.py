@@ -37,6 +37,7 @@ class Scope(StrEnum):
     WORKERS_CONNECT = "workers:connect"
     EVENTS_READ = "events:read"
     AUDIT_READ = "audit:read"
+    QUOTAS_MANAGE = "quotas:manage"
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,18 @@ class QueueFull(OrbitError):
         super().__init__("queue unfinished task limit reached; retry later using the original identity")
 
 
+class ApplicationQuotaExceeded(OrbitError):
+    """The application's limit of unfinished tasks, over all its queues, is reached; nothing was stored."""
+
+    code = "APPLICATION_QUOTA_EXCEEDED"
+    status = 429
+    retryable = True
+    retry_after_seconds: ClassVar[int] = 1
+
+    def __init__(self) -> None:
+        super().__init__("application unfinished task limit reached; retry later using the original identity")
+
+
 class Unavailable(OrbitError):
     """The database is away, too contended, or this node is shutting down."""
 

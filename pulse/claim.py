@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from orbit.ids import new_id
 from pulse import limits
+from pulse.quotas import SharedRoom, permits_lock
 from pulse.states import RecoverySafety, TaskState
 from pulse.store.counters import Usage, UsageMove, usage_lock, usage_move
 from pulse.store.execute import NewAttempt, attempts_insert, checkpoints_read, tasks_lease
 from pulse.store.lanes import ReadyKey, ready_delete, ready_head, ready_lock
 from pulse.store.rows import LockedTask, Payload, attempts_learn, tasks_lock_free
+from pulse.window import stands
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -133,9 +135,11 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> tuple[l
         return [], None
     checkpoints = checkpoints_read(tx, [task.id for _, task, _ in waiting if task.starts_count > 0])
     usages = usage_lock(tx, {task.queue_id for _, task, _ in waiting})
+    permits = permits_lock(tx, usages.values())
     now = tx.now()
     rooms = {queue_id: claim_room(usage, now=now) for queue_id, usage in usages.items()}
-    placed = place([(task.queue_id, key.lane_id) for key, task, _ in waiting], demand.seats, rooms)
+    shared = permits.claim_rooms(now=now)
+    placed = place([(task.queue_id, key.lane_id) for key, task, _ in waiting], demand.seats, rooms, shared)
     assignments: list[Assignment] = []
     attempts: list[NewAttempt] = []
     for (_, task, payload), seat in zip(waiting, placed, strict=True):
@@ -158,8 +162,10 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> tuple[l
     taken = {item.task.id for item in assignments}
     _take(tx, [key for key in keys if key.task_id in taken], assignments, attempts, now=now)
     closed = [usage for usage in usages.values() if not usage.paused and window_room(usage, now=now) <= 0]
-    ends = [usage.window_started_at + limits.RATE_WINDOW_MICROS - now for usage in closed]
-    return assignments, min(ends, default=None)
+    begins = [usage.window_started_at for usage in closed]
+    if any(room.left <= 0 for room in shared.values()):
+        begins += [at for at in permits.windows() if stands(at, now=now)]
+    return assignments, min((at + limits.RATE_WINDOW_MICROS - now for at in begins), default=None)
 
 
 def _take(
@@ -216,21 +222,23 @@ def window_room(usage: Usage, *, now: Micros) -> int:
 
 
 def window_stands(usage: Usage, *, now: Micros) -> bool:
-    """Say whether the stored window still counts.
+    """Say whether the stored window still counts."""
+    return stands(usage.window_started_at, now=now)
 
-    It lasts one second on the database's clock. One that begins more than a second in the future is from before a step
-    back of the clock, and is replaced.
-    """
-    age = now - usage.window_started_at
-    return -limits.RATE_WINDOW_MICROS <= age < limits.RATE_WINDOW_MICROS
+
+_UNSHARED: Mapping[bytes, SharedRoom] = {}
 
 
 def place(
-    wanted: Sequence[tuple[bytes, bytes]], seats: Sequence[Seat], rooms: Mapping[bytes, int]
+    wanted: Sequence[tuple[bytes, bytes]],
+    seats: Sequence[Seat],
+    rooms: Mapping[bytes, int],
+    shared: Mapping[bytes, SharedRoom] = _UNSHARED,
 ) -> list[Seat | None]:
     """Give each (queue, lane), in order, the compatible seat with the most room left, within the queues' rooms.
 
-    Pure: the order of `wanted` is the order of dispatch; what finds no seat or no room is left for later.
+    The order of `wanted` is the order of dispatch; what finds no seat or no room is left for later. `shared` is what
+    queues share, by queue: it is counted down.
     """
     queue_rooms = dict(rooms)
     seat_rooms = [seat.room for seat in seats]
@@ -244,6 +252,12 @@ def place(
         if best is None or seat_rooms[best] <= 0 or queue_rooms[queue_id] <= 0:
             placed.append(None)
             continue
+        quota = shared.get(queue_id)
+        if quota is not None:
+            if quota.left <= 0:
+                placed.append(None)
+                continue
+            quota.left -= 1
         seat_rooms[best] -= 1
         queue_rooms[queue_id] -= 1
         placed.append(seats[best])

@@ -14,6 +14,7 @@ from orbit.errors import StateConflict
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.ids import new_id
 from orbit.store.journal import Actor, AuditRecord, EventRecord, audit_insert, events_insert
+from pulse.quotas import quota_adopt
 from pulse.store.queue import (
     Queue,
     QueueSettings,
@@ -54,6 +55,7 @@ def queue_create(tx: Transaction, command: Command, actor: Actor, *, name: str, 
         made = Queue(new_id(), command.namespace_id, name, settings, unfinished_tasks=0, revision=1)
         now = tx.now()
         queue_insert(tx, made, now=now)
+        quota_adopt(tx, command.namespace_id, made.id)
         audit_insert(tx, _audit("queue.create", made, actor, None, before=None), now=now)
         events_insert(tx, [EventRecord(made.namespace_id, "queue.created", made.id, 1)], now=now)
         return Made(made.id, {"queue": made.as_json()})

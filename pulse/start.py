@@ -2,7 +2,8 @@
 
 A grant keeps its message id: the same id gets the same answer, another id on a RUNNING attempt gets ALREADY_STARTED.
 RATE_LIMITED writes no receipt and spends no attempt, it only prolongs the assignment, so that the worker can ask again
-with the same id. Any other refusal ends the attempt ABANDONED in the same transaction. Locks: tasks, attempts, usage.
+with the same id. Any other refusal ends the attempt ABANDONED in the same transaction. Locks: tasks, attempts, usage,
+quotas.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING
 from pulse import limits
 from pulse.claim import token_hash, window_room, window_stands
 from pulse.policy import Decision, Ending, Finish, Requeue, on_released, passed_deadline
+from pulse.quotas import Permits, permits_lock
+from pulse.quotas import starts_count as quota_starts_count
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, TaskState
 from pulse.store.counters import Usage, starts_grant, usage_lock
@@ -61,6 +64,12 @@ class StartOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class _Limits:
+    usages: Mapping[bytes, Usage]
+    permits: Permits
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     item: StartItem
     task: LockedTask
@@ -73,6 +82,7 @@ def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> 
     tasks = tasks_lock(tx, set(known.values()))
     attempts = attempts_lock(tx, known.keys())
     usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
+    permits = permits_lock(tx, usages.values())
     now = tx.now()
     outcomes: dict[int, StartOutcome] = {}
     asked: dict[int, _Asked] = {}
@@ -89,7 +99,7 @@ def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> 
         else:
             asking.add(attempt.id)
             asked[index] = _Asked(item, tasks[attempt.task_id], attempt)
-    outcomes |= _judge(tx, asked, usages, around, now=now)
+    outcomes |= _judge(tx, asked, _Limits(usages, permits), around, now=now)
     return [outcomes[index] for index in range(len(items))]
 
 
@@ -112,7 +122,7 @@ def _refused(item: StartItem, code: StartCode) -> StartOutcome:
 def _judge(
     tx: Transaction,
     asked: Mapping[int, _Asked],
-    usages: Mapping[bytes, Usage],
+    limited_by: _Limits,
     around: Surroundings,
     *,
     now: Micros,
@@ -121,7 +131,9 @@ def _judge(
     granted: dict[bytes, list[_Asked]] = defaultdict(list)
     limited: dict[bytes, Micros] = {}
     refusals: list[Settlement] = []
+    usages = limited_by.usages
     room = {queue_id: window_room(usage, now=now) for queue_id, usage in usages.items()}
+    shared = limited_by.permits.start_rooms(now=now)
     for index, ask in asked.items():
         usage = usages[ask.task.queue_id]
         refusal = _refusal(ask, usage, now=now)
@@ -130,12 +142,18 @@ def _judge(
             outcomes[index] = _refused(ask.item, code)
             refusals.append(Settlement(ask.task, decision, ask.attempt, AttemptState.ABANDONED, released=1))
         elif room[usage.queue_id] <= 0:
-            outcomes[index] = _limited(ask, usage, limited, now=now)
+            outcomes[index] = _limited(ask, usage.window_started_at, limited, now=now)
+        elif (quota := shared.get(usage.queue_id)) is not None and quota.left <= 0:
+            window = limited_by.permits.window_of(usage.queue_id)
+            outcomes[index] = _limited(ask, window, limited, now=now)
         else:
             room[usage.queue_id] -= 1
+            if quota is not None:
+                quota.left -= 1
             granted[usage.queue_id].append(ask)
             outcomes[index] = StartOutcome(ask.item.message_id, granted=True, lease_micros=_lease(ask, now) - now)
     _grant(tx, granted, usages, now=now)
+    quota_starts_count(tx, limited_by.permits, {key: len(asks) for key, asks in granted.items()}, now=now)
     assignments_extend(tx, limited)
     settle(tx, refusals, around, now=now)
     return outcomes
@@ -160,8 +178,8 @@ def _refusal(ask: _Asked, usage: Usage, *, now: Micros) -> tuple[StartCode, Deci
     return None
 
 
-def _limited(ask: _Asked, usage: Usage, limited: dict[bytes, Micros], *, now: Micros) -> StartOutcome:
-    window_end = usage.window_started_at + limits.RATE_WINDOW_MICROS
+def _limited(ask: _Asked, window: Micros, limited: dict[bytes, Micros], *, now: Micros) -> StartOutcome:
+    window_end = window + limits.RATE_WINDOW_MICROS
     until = min(now + limits.ASSIGN_MICROS, ask.attempt.leased_at + limits.RATE_LIMITED_ASSIGN_MICROS_MAX)
     until = max(until, ask.attempt.lease_expires_at or 0)
     limited[ask.attempt.id] = until

@@ -48,6 +48,7 @@ class WaitReason(StrEnum):
     QUEUE_PAUSED = "QUEUE_PAUSED"
     CONCURRENCY_FULL = "CONCURRENCY_FULL"
     RATE_LIMITED = "RATE_LIMITED"
+    APPLICATION_QUOTA = "APPLICATION_QUOTA"  # its application holds or starts as much as it may
     NO_COMPATIBLE_WORKER = "NO_COMPATIBLE_WORKER"
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from orbit.access import queue_not_found
 from orbit.clock import to_rfc3339
-from orbit.errors import InvalidRequest, OrbitError, QueueFull, StateConflict
+from orbit.errors import ApplicationQuotaExceeded, InvalidRequest, OrbitError, QueueFull, StateConflict
 from orbit.idempotency import Answer, Command, replayed
 from orbit.ids import new_id
 from orbit.jsontext import dumps
 from orbit.store.journal import EventRecord, events_insert
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
+from pulse.quotas import backlog_rooms
 from pulse.requests import TaskRequest, Times, times_of
 from pulse.settle import lowest_by_lane
 from pulse.states import SourceKind, TaskState, WaitReason
@@ -222,13 +223,20 @@ def _grant(tx: Transaction, drafts: Sequence[_Draft]) -> list[_Draft]:
         return []
     backlogs = backlog_lock(tx, {draft.queue_id for draft in drafts})
     room = {queue_id: row.max_unfinished_tasks - row.unfinished for queue_id, row in backlogs.items()}
+    quotas = {queue_id: row.quota_id for queue_id, row in backlogs.items() if row.quota_id is not None}
+    shared = backlog_rooms(tx, quotas)
     granted: list[_Draft] = []
     for draft in drafts:
-        if room[draft.queue_id] > 0:
+        quota = shared.get(draft.queue_id)
+        if room[draft.queue_id] <= 0:
+            draft.outcome = QueueFull()
+        elif quota is not None and quota.left <= 0:
+            draft.outcome = ApplicationQuotaExceeded()
+        else:
             room[draft.queue_id] -= 1
             granted.append(draft)
-        else:
-            draft.outcome = QueueFull()
+            if quota is not None:
+                quota.left -= 1
     refused = [d.submit.command.receipt_id() for d in drafts if not d.is_open and d.submit.command is not None]
     receipts_delete(tx, refused)
     backlog_move(tx, Counter(draft.queue_id for draft in granted))

@@ -42,6 +42,8 @@ queue_usage = Table(
     Column("leased_unstarted", kinds.counter(), nullable=False, comment="Tasks LEASED, which reserve window room"),
     Column("window_started_at", kinds.instant(), nullable=False, comment="Begin of the current rate window"),
     Column("window_used", kinds.counter(), nullable=False, comment="Starts granted in that window"),
+    Column("quota_id", kinds.identifier(), comment="The application whose quotas hold too; null if it has none"),
+    Index("pulse_queue_usage_by_quota", "quota_id"),
     CheckConstraint("active >= leased_unstarted AND leased_unstarted >= 0", name="counters_consistent"),
     comment="Permits and rate window of each queue; locked last by claims, starts and results",
     **TABLE_OPTIONS,
@@ -53,8 +55,32 @@ queue_backlog = Table(
     Column("queue_id", kinds.identifier(), primary_key=True, comment="The queue"),
     Column("max_unfinished_tasks", kinds.small_int(), nullable=False, comment="Copy of the queue's, moved with it"),
     Column("unfinished", kinds.counter(), nullable=False, comment="Tasks that are not terminal"),
+    Column("quota_id", kinds.identifier(), comment="The application whose quotas hold too; null if it has none"),
+    Index("pulse_queue_backlog_by_quota", "quota_id"),
     CheckConstraint("unfinished >= 0", name="unfinished_not_negative"),
     comment="Unfinished tasks of each queue, apart from its permits so that submits don't queue behind Starts",
+    **TABLE_OPTIONS,
+)
+
+quota = Table(
+    "pulse_quota",
+    metadata,
+    Column("application_id", kinds.identifier(), primary_key=True, comment="The application"),
+    Column("max_concurrency", kinds.small_int(), comment="Limit of LEASED plus RUNNING in all queues; null is none"),
+    Column("rate_per_second", kinds.small_int(), comment="Limit of Starts in a one-second window; null is none"),
+    Column("revision", kinds.counter(), nullable=False, comment="Of the quotas, from 1"),
+    Column("window_started_at", kinds.instant(), nullable=False, comment="Begin of the current rate window"),
+    Column("window_used", kinds.counter(), nullable=False, comment="Starts granted in that window"),
+    comment="What all queues of an application may hold and start; locked after their usage",
+    **TABLE_OPTIONS,
+)
+
+quota_backlog = Table(
+    "pulse_quota_backlog",
+    metadata,
+    Column("application_id", kinds.identifier(), primary_key=True, comment="The application"),
+    Column("max_unfinished_tasks", kinds.small_int(), comment="Limit of unfinished tasks in all queues; null is none"),
+    comment="What all queues of an application may accept; locked after their backlogs",
     **TABLE_OPTIONS,
 )
 

@@ -11,6 +11,7 @@ from orbit.clock import SECOND, Micros, to_rfc3339
 from orbit.errors import NotFound
 from orbit.jsontext import Json
 from pulse.claim import window_room
+from pulse.quotas import Permits, permits_read
 from pulse.states import TERMINAL, TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
 from pulse.store.rows import dispatch_at
@@ -166,7 +167,8 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
     row = view.row
     usage = usage_read(tx, [row.queue_id])[row.queue_id]
     sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX)
-    reason = _reason(row, usage, sessions, now=tx.now())
+    permits = permits_read(tx, [usage])
+    reason = _reason(row, _Standing(usage, sessions, permits), now=tx.now())
     place = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
     details: dict[str, Json] = {
         "available_at": to_rfc3339(row.available_at),
@@ -191,6 +193,7 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[Ta
     waiting = [row for row in rows if row.wait_reason == WaitReason.READY]
     usages = usage_read(tx, {row.queue_id for row in waiting}) if waiting else {}
     sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX) if waiting else []
+    permits = permits_read(tx, usages.values())
     now = tx.now() if waiting else 0
     return [
         TaskView(
@@ -200,7 +203,11 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[Ta
             type=row.type,
             version=row.version,
             state=TaskState(row.state),
-            wait_reason=None if row.wait_reason is None else _reason(row, usages.get(row.queue_id), sessions, now=now),
+            wait_reason=(
+                None
+                if row.wait_reason is None
+                else _reason(row, _Standing(usages.get(row.queue_id), sessions, permits), now=now)
+            ),
             revision=row.revision,
             accepted_at=row.accepted_at,
             row=row,
@@ -210,19 +217,31 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[Ta
     ]
 
 
-def _reason(row: TaskRow, usage: Usage | None, sessions: list[SessionRow], *, now: Micros) -> WaitReason:
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What a waiting task may wait for."""
+
+    usage: Usage | None
+    sessions: list[SessionRow]
+    permits: Permits
+
+
+def _reason(row: TaskRow, standing: _Standing, *, now: Micros) -> WaitReason:
     """Derive why a task waits: what is stored, else the first thing that stands in its way."""
-    stored = WaitReason(row.wait_reason)
+    stored, usage = WaitReason(row.wait_reason), standing.usage
     if stored is not WaitReason.READY or usage is None:
         return stored
     if usage.paused:
         return WaitReason.QUEUE_PAUSED
-    if not any(_serves(item, row) for item in sessions):
+    if not any(_serves(item, row) for item in standing.sessions):
         return WaitReason.NO_COMPATIBLE_WORKER
     if usage.active >= usage.max_concurrency:
         return WaitReason.CONCURRENCY_FULL
     if window_room(usage, now=now) - usage.leased_unstarted <= 0:
         return WaitReason.RATE_LIMITED
+    quota = standing.permits.claim_rooms(now=now).get(row.queue_id)
+    if quota is not None and quota.left <= 0:
+        return WaitReason.APPLICATION_QUOTA
     return WaitReason.READY
 
 

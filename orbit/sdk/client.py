@@ -20,10 +20,13 @@ from orbit import jsontext
 from orbit.sdk import models, settings
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.models import (
+    Application,
+    ApplicationResult,
     Attempt,
     BatchResult,
     CancelResult,
     CheckResult,
+    ConfigureApplicationRequest,
     ConfigureQueueRequest,
     ControlResult,
     CreateQueueRequest,
@@ -98,6 +101,20 @@ class Client:
     def list_queues(self, **query: str | int) -> Iterator[Queue]:
         """List the queues in range, page by page as they are asked for."""
         return self._pages("/v1/queues", "list_queues", query, Queue)
+
+    # The application.
+
+    def get_application(self) -> Application:
+        """Read the application that owns the credential's namespace: its quotas and what all its queues use."""
+        (own,) = self._pages("/v1/applications", "get_application", {}, Application)
+        return own
+
+    def configure_application(
+        self, application_id: str, key: str, request: ConfigureApplicationRequest
+    ) -> ApplicationResult:
+        """Replace all quotas of an application. Raises APIError STATE_CONFLICT if `expected_revision` is stale."""
+        path = f"/v1/applications/{_segment(application_id)}:configure"
+        return models.read(self._write(path, "configure_application", key, request.body()), ApplicationResult)
 
     # Tasks.
 

@@ -60,6 +60,20 @@ class ConfigureQueueRequest(_Request, frozen=True, kw_only=True):
         return super().content() | {"expected_revision": str(self.expected_revision)}
 
 
+class ConfigureApplicationRequest(_Request, frozen=True, kw_only=True):
+    """The complete new quotas of an application, on top of the revision that was read; None is no limit."""
+
+    expected_revision: int
+    reason: str
+    max_concurrency: int | None = None
+    rate_per_second: int | None = None
+    max_unfinished_tasks: int | None = None
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields; the revision travels as a decimal string."""
+        return super().content() | {"expected_revision": str(self.expected_revision)}
+
+
 class Retry(_Request, frozen=True, kw_only=True):
     """How failed attempts are repeated."""
 
@@ -155,6 +169,26 @@ class QueueResult(Struct, frozen=True, kw_only=True):
 
     deduplicated: bool = False
     queue: Queue = Queue()
+
+
+class Application(Struct, frozen=True, kw_only=True):
+    """An application's quotas (None is no limit) and what the queues of all its namespaces used when it was read."""
+
+    id: str = ""
+    name: str = ""
+    max_concurrency: int | None = None
+    rate_per_second: int | None = None
+    max_unfinished_tasks: int | None = None
+    active_tasks: int = 0
+    unfinished_tasks: int = 0
+    revision: int = 0
+
+
+class ApplicationResult(Struct, frozen=True, kw_only=True):
+    """The receipt of a configuration: the application as it was at that moment."""
+
+    deduplicated: bool = False
+    application: Application = Application()
 
 
 class Failure(Struct, frozen=True, kw_only=True, rename={"failure_class": "class"}):
@@ -454,4 +488,4 @@ def _without_nulls(data: Any) -> Any:
 
 
 # Fields that hold a result of ours, not a user's payload.
-_RESULTS = frozenset({"queue", "task", "instance", "current", "source", "data"})
+_RESULTS = frozenset({"queue", "application", "task", "instance", "current", "source", "data"})

@@ -28,6 +28,7 @@ class Usage:
     leased_unstarted: int
     window_started_at: Micros
     window_used: int
+    quota_id: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Backlog:
     queue_id: bytes
     max_unfinished_tasks: int
     unfinished: int
+    quota_id: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -76,7 +78,8 @@ _MOVE_BACKLOG = (
     .values(unfinished=queue_backlog.c.unfinished + bindparam("by"))
 )
 _TAKE_BACKLOG = _MOVE_BACKLOG.where(
-    queue_backlog.c.unfinished + bindparam("by") <= queue_backlog.c.max_unfinished_tasks
+    queue_backlog.c.unfinished + bindparam("by") <= queue_backlog.c.max_unfinished_tasks,
+    queue_backlog.c.quota_id.is_(None),
 )
 
 
@@ -111,7 +114,7 @@ def backlog_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, B
 
 
 def backlog_take(tx: Transaction, queue_id: bytes, places: int) -> bool:
-    """Take places if the limit allows all of them; say whether it did."""
+    """Take places if the queue's limit allows all of them and no quota holds beside it; say whether it did."""
     return tx.execute(_TAKE_BACKLOG, {"id": queue_id, "by": places}) == 1
 
 

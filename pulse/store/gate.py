@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, select, update
 
-from orbit.database.ids import ids_in
+from orbit.database.ids import ids_in, through
 from pulse.states import UNFINISHED, TaskState, WaitReason
 from pulse.tables import gate, task
 
@@ -43,22 +43,24 @@ class Release:
 
 
 _LOCK = select(gate.c.id, gate.c.is_open, gate.c.in_flight).where(ids_in(gate.c.id)).order_by(gate.c.id)
-_LOCK = _LOCK.with_for_update()
+_LOCK = through(_LOCK.with_for_update(), gate)
 _BEHIND = select(task.c.id).where(
     task.c.source_id == bindparam("gate_id"),
     task.c.gate_id == bindparam("gate_id"),
     task.c.state.in_(sorted(UNFINISHED)),
 )
-_GATES_OF = select(task.c.gate_id).where(ids_in(task.c.id), task.c.gate_id.is_not(None))
-_HOLD = (
+_GATES_OF = through(select(task.c.gate_id).where(ids_in(task.c.id), task.c.gate_id.is_not(None)), task)
+_HOLD = through(
     update(task)
     .where(ids_in(task.c.id), task.c.state == TaskState.WAITING)
-    .values(wait_reason=WaitReason.HELD, held_since=bindparam("since"), revision=task.c.revision + 1)
+    .values(wait_reason=WaitReason.HELD, held_since=bindparam("since"), revision=task.c.revision + 1),
+    task,
 )
-_MARK = (
+_MARK = through(
     update(task)
     .where(ids_in(task.c.id), task.c.state.in_(sorted(UNFINISHED - {TaskState.WAITING})))
-    .values(held_since=bindparam("since"))
+    .values(held_since=bindparam("since")),
+    task,
 )
 
 

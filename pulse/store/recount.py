@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import and_, case, func, or_, select
 
+from orbit.tables import namespace
 from pulse.states import HOLDING_PERMIT, UNFINISHED, TaskState, WaitReason
-from pulse.tables import attempt, delayed, gate, queue_backlog, queue_usage, ready, task
+from pulse.tables import attempt, delayed, gate, queue, queue_backlog, queue_usage, quota, quota_backlog, ready, task
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -28,15 +29,28 @@ def _count_if(condition: Any) -> Any:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
 
 
-_PER_QUEUE = select(
-    task.c.queue_id,
-    _count_if(task.c.state.in_(sorted(HOLDING_PERMIT))),
-    _count_if(task.c.state == TaskState.LEASED),
-    _count_if(task.c.state.in_(sorted(UNFINISHED))),
-).group_by(task.c.queue_id)
-_STORED = select(
-    queue_usage.c.queue_id, queue_usage.c.active, queue_usage.c.leased_unstarted, queue_backlog.c.unfinished
-).join(queue_backlog, queue_backlog.c.queue_id == queue_usage.c.queue_id)
+_PER_QUEUE = (
+    select(
+        task.c.queue_id,
+        _count_if(task.c.state.in_(sorted(HOLDING_PERMIT))).label("active"),
+        _count_if(task.c.state == TaskState.LEASED).label("leased_unstarted"),
+        _count_if(task.c.state.in_(sorted(UNFINISHED))).label("unfinished"),
+    )
+    .group_by(task.c.queue_id)
+    .subquery()
+)
+# One statement, since that is one snapshot: counters and tasks as they were at the same instant.
+_COUNTERS = (
+    select(
+        queue_usage.c.queue_id,
+        queue_usage.c.active,
+        queue_usage.c.leased_unstarted,
+        queue_backlog.c.unfinished,
+        *(func.coalesce(_PER_QUEUE.c[name], 0) for name in ("active", "leased_unstarted", "unfinished")),
+    )
+    .join(queue_backlog, queue_backlog.c.queue_id == queue_usage.c.queue_id)
+    .join(_PER_QUEUE, _PER_QUEUE.c.queue_id == queue_usage.c.queue_id, isouter=True)
+)
 _IS_READY = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.READY)
 _IS_DELAYED = (task.c.state == TaskState.WAITING) & task.c.wait_reason.not_in([WaitReason.READY, WaitReason.HELD])
 _BEHIND = (task.c.gate_id == gate.c.id) & task.c.state.in_(sorted(UNFINISHED))
@@ -59,6 +73,32 @@ _MISHELD = (
         ),
     )
 )
+# The quotas of an application are written onto the counters of all its queues, or onto none of them.
+_IN_FORCE = and_(
+    quota.c.application_id.is_not(None),
+    or_(
+        quota.c.max_concurrency.is_not(None),
+        quota.c.rate_per_second.is_not(None),
+        quota_backlog.c.max_unfinished_tasks.is_not(None),
+    ),
+)
+
+
+def _mismarked(counters: Any) -> Any:
+    """Read queues whose counters carry other quotas than those of their application."""
+    marked = counters.c.quota_id.is_not(None)
+    return (
+        select(counters.c.queue_id, marked)
+        .join(queue, queue.c.id == counters.c.queue_id)
+        .join(namespace, namespace.c.id == queue.c.namespace_id)
+        .join(quota, quota.c.application_id == namespace.c.application_id, isouter=True)
+        .join(quota_backlog, quota_backlog.c.application_id == namespace.c.application_id, isouter=True)
+        .where(or_(and_(_IN_FORCE, ~marked), and_(~_IN_FORCE, marked)))
+    )
+
+
+_MISMARKED_USAGE = _mismarked(queue_usage)
+_MISMARKED_BACKLOG = _mismarked(queue_backlog)
 _LIVE = (
     select(task.c.id, func.count(attempt.c.id))
     .join(attempt, (attempt.c.task_id == task.c.id) & attempt.c.finished_at.is_(None), isouter=True)
@@ -69,19 +109,15 @@ _LIVE = (
 
 def drifts_find(tx: Transaction) -> list[Drift]:
     """Recount every counter and check that every waiting task stands in exactly the one place that its reason names."""
-    stored: list[Any] = list(tx.rows(_STORED))
-    counted: dict[bytes, tuple[int, ...]] = {
-        row[0]: tuple(int(value) for value in row[1:]) for row in list[Any](tx.rows(_PER_QUEUE))
-    }
     drifts: list[Drift] = []
-    for row in stored:
-        for name, held, real in zip(
-            ("active", "leased_unstarted", "unfinished"), row[1:], counted.get(row[0], (0, 0, 0)), strict=True
-        ):
+    for row in list[Any](tx.rows(_COUNTERS)):
+        for name, held, real in zip(("active", "leased_unstarted", "unfinished"), row[1:4], row[4:], strict=True):
             if held != real:
-                drifts.append(Drift(name, row[0], held, real))
+                drifts.append(Drift(name, row[0], int(held), int(real)))
     drifts += _entries(tx, "ready", ready, _IS_READY)
     drifts += _entries(tx, "delayed", delayed, _IS_DELAYED)
+    marks = [*tx.rows(_MISMARKED_USAGE), *tx.rows(_MISMARKED_BACKLOG)]
+    drifts += [Drift("quota", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](marks)]
     gates = [Drift("in_flight", row[0], row[1], int(row[2])) for row in list[Any](tx.rows(_GATES))]
     drifts += [drift for drift in gates if drift.stored != drift.counted]
     drifts += [Drift("held", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](tx.rows(_MISHELD))]

@@ -26,6 +26,7 @@ from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import Usage, usage_read
 from pulse.store.lanes import lanes_of
 from pulse.store.recount import Drift, drifts_find
+from pulse.store.session import NewSession, session_insert
 from pulse.submission import Submit, tasks_accept
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.tasks import TaskView, task_get
@@ -142,9 +143,26 @@ class Pulse:
         lanes = self.database.transaction(lambda tx: lanes_of(tx, self.namespace_id, queues=[queue], types=[type_]))
         return Seat(self.session_id, room, dict.fromkeys(lanes, safety))
 
-    def claim(self, room: int = 10, *, safety: RecoverySafety = RecoverySafety.MANUAL) -> list[Assignment]:
+    def serve(self, *types: str, queue: str = "main") -> None:
+        """Record a connected worker for these types' version 1, `echo` if none is given."""
+        handlers = tuple(f"{name}@1" for name in types or ("echo",))
+        made = NewSession(
+            id=new_id(),
+            namespace_id=self.namespace_id,
+            credential_id=new_id(),
+            worker="tests",
+            node="tests",
+            handlers=handlers,
+            queues=(queue,),
+            capacity=10,
+        )
+        self.database.transaction(lambda tx: session_insert(tx, made))
+
+    def claim(
+        self, room: int = 10, *, safety: RecoverySafety = RecoverySafety.MANUAL, queue: str = "main"
+    ) -> list[Assignment]:
         """Claim as a node with one worker would."""
-        demand = Demand([self.seat(room, safety=safety)], {})
+        demand = Demand([self.seat(room, safety=safety, queue=queue)], {})
         return list(self.database.transaction(lambda tx: claim(tx, demand)).assignments)
 
     def start(self, assignment: Assignment, message_id: bytes | None = None) -> StartOutcome:
