@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orbit.errors import IdempotencyConflict
 from orbit.jsontext import Json, dumps
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One request's identity: where, what, on which resource, under which key, and the digest of what it means."""
 
     namespace_id: bytes
@@ -35,16 +35,14 @@ class Command:
         return receipt_id(self.namespace_id, self.operation, self.resource, self.key)
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """What an operation made: the subject of its receipt and the data of its answer."""
 
     subject_id: bytes
     answer: Json
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The data to answer with; `deduplicated` tells a replay from the first time."""
 
     subject_id: bytes

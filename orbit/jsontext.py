@@ -12,6 +12,8 @@ import math
 import sys
 from typing import Any, NoReturn
 
+import msgspec
+
 Json = Any  # None | bool | int | float | str | list["Json"] | dict[str, "Json"]: mypy has no useful recursive form.
 
 MAX_DEPTH = 32
@@ -116,13 +118,12 @@ def _check_surrogates(value: Json) -> None:
         raise JsonError(message) from None
 
 
-_CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def canonical(value: Json) -> bytes:
-    """Write a value in its one canonical form: sorted keys, no spaces, UTF-8, integers exact."""
-    return _CANONICAL.encode(value).encode("utf-8")
+    """Write a value that `parse` has read in its one canonical form: sorted keys, no spaces, UTF-8, integers exact."""
+    return msgspec.json.encode(value, order="sorted")
 
 
 def dumps(value: Json) -> bytes:

@@ -8,8 +8,9 @@ and checked again under the task's lock; where the task has moved meanwhile, the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orbit.database import RunAgain
 from orbit.errors import NotFound, OwnedByWorkflow
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """A wish to cancel one task, and why."""
 
     task_id: bytes
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelOutcome:
+class CancelOutcome(Struct, frozen=True):
     """What became of the wish: the task's state now, and whether its intent is kept for later."""
 
     state: TaskState

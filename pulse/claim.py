@@ -10,8 +10,9 @@ import hashlib
 import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orbit.ids import new_id
 from pulse import limits
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """A session's room: how many tasks it takes in all, and of which lanes, with the handler's declared safety."""
 
     session_id: bytes
@@ -37,16 +37,14 @@ class Seat:
     lanes: Mapping[bytes, RecoverySafety]
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """What a node has room for; `from_at` is a hint for each lane below which nothing is expected."""
 
     seats: Sequence[Seat]
     from_at: Mapping[bytes, Micros]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """A claimed task, for the session that gets it."""
 
     session_id: bytes
@@ -59,8 +57,7 @@ class Assignment:
     deadline_in_micros: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """A claim's yield.
 
     `reached` tells for each lane the place up to which it was emptied (None: look from its head again),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hmac
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pulse import limits
 from pulse.claim import token_hash
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A worker names an attempt that it holds, by id and token."""
 
     attempt_id: bytes
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class RenewOutcome:
+class RenewOutcome(Struct, frozen=True):
     """The lease's length from now, or None if there is none left; `cancel` is the reason of a wanted cancel."""
 
     attempt_id: bytes
@@ -52,8 +51,7 @@ class Verdict(StrEnum):
     RECORDED = "RECORDED"  # its result is recorded: drop it
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(Struct, frozen=True):
     """The verdict on one attempt; `lease_micros` as it stands, `cancel` the reason of a wanted cancel."""
 
     attempt_id: bytes
@@ -62,8 +60,7 @@ class Resumed:
     cancel: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The last progress of a running attempt, as JSON text."""
 
     held: Held

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
     from pulse.states import TaskState
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOwner:
+class TaskOwner(Struct, frozen=True):
     """The workflow step that a task works for; `round` counts a poll's rounds from 1, and is 1 for a plain step."""
 
     instance_id: bytes
@@ -20,8 +20,7 @@ class TaskOwner:
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskChange:
+class TaskChange(Struct, frozen=True):
     """An owned task ended, or went into or out of review; `error` is the JSON text of its failure."""
 
     owner: TaskOwner

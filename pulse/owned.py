@@ -7,8 +7,10 @@ The surprising rule: the owner is not told of the end that it has decided itself
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from orbit.errors import StateConflict
 from orbit.jsontext import Json, dumps

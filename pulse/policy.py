@@ -6,16 +6,16 @@ The recovery table of the design is here and nowhere else. Random numbers and th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from orbit.clock import Micros
 from pulse import limits
 from pulse.states import ErrorClass, RecoverySafety, TaskState
 
 
-@dataclass(frozen=True, slots=True)
-class TaskError:
+class TaskError(Struct, frozen=True):
     """Why something failed: the worker's class and code, or ours; `effect_unknown` if its effect may have happened."""
 
     class_: ErrorClass
@@ -34,31 +34,27 @@ class TaskError:
         return json.dumps(value, ensure_ascii=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """The task is terminal."""
 
     state: TaskState
     error: TaskError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """The task waits for its next attempt from `available_at` on."""
 
     available_at: Micros
     error: TaskError | None
 
 
-@dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(Struct, frozen=True):
     """The task waits again at no cost; `available_at` is None to keep its place in the order."""
 
     available_at: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(Struct, frozen=True):
     """A person decides."""
 
     error: TaskError
@@ -67,8 +63,7 @@ class Park:
 Decision = Finish | Retry | Requeue | Park
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """What of a task's row the decisions need."""
 
     attempts_max: int
@@ -84,8 +79,7 @@ class Budget:
     is_cancel_wanted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """An attempt's end, to be judged: the task's budget, its handler's safety, the clock, a random number in [0, 1)."""
 
     budget: Budget

@@ -15,6 +15,8 @@ from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from orbit.jsontext import Json, canonical
 from pulse import limits
 from pulse.claim import token_hash
@@ -79,8 +81,7 @@ class ReportedError:
     details: Json = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """A worker's result; `output` is JSON text as it was sent, `output_fault` says why it can't be taken."""
 
     message_id: bytes
@@ -101,8 +102,7 @@ class Report:
         return hashlib.sha256(b"\x00".join((*parts, rest))).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class ReportOutcome:
+class ReportOutcome(Struct, frozen=True):
     """The answer to one report, after COMMIT."""
 
     message_id: bytes
@@ -153,13 +153,9 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
 
 def settled_state(decision: Decision) -> TaskState:
     """Return the state into which a decision moves its task."""
-    match decision:
-        case Finish(state, _):
-            return state
-        case Park(_):
-            return TaskState.NEEDS_REVIEW
-        case _:
-            return TaskState.WAITING
+    if isinstance(decision, Finish):
+        return decision.state
+    return TaskState.NEEDS_REVIEW if isinstance(decision, Park) else TaskState.WAITING
 
 
 def _again(item: Report, *, is_same: bool, state: TaskState) -> ReportOutcome:

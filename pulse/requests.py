@@ -6,7 +6,7 @@ checked here, under the transaction that accepts the task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from orbit.clock import Micros
 from orbit.errors import InvalidRequest
@@ -14,8 +14,7 @@ from pulse import limits
 from pulse.listener import TaskOwner
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """How often and how fast a task is tried again; spans in microseconds."""
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -23,8 +22,7 @@ class RetryPolicy:
     backoff_micros_max: Micros = limits.BACKOFF_MICROS_CAP_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRequest:
+class TaskRequest(Struct, frozen=True, kw_only=True):
     """One task as asked for. Instants and spans in microseconds; `params` is JSON text as it was sent.
 
     `queue` is the queue's name. `available_at` and `delay_micros` exclude each other. `owner` is set for a workflow's
@@ -59,8 +57,7 @@ class TaskRequest:
     task_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """A request's instants once the clock is known."""
 
     available_at: Micros

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orbit.store.journal import EventRecord, events_insert
 from pulse.listener import TaskChange, TaskListener, TaskOwner
@@ -34,8 +36,7 @@ _EVENT_OF = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Struct, frozen=True):
     """One decision about one task; `attempt` with its end if one is live, and which count it adds to."""
 
     task: LockedTask

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from pulse import limits
 from pulse.claim import token_hash, window_room, window_stands
 from pulse.policy import Decision, Ending, Finish, Requeue, on_released, passed_deadline
@@ -43,8 +45,7 @@ class StartCode(StrEnum):
     ALREADY_STARTED = "ALREADY_STARTED"
 
 
-@dataclass(frozen=True, slots=True)
-class StartItem:
+class StartItem(Struct, frozen=True):
     """A worker asks to start an attempt that it holds; `message_id` has 16 bytes."""
 
     message_id: bytes
@@ -52,8 +53,7 @@ class StartItem:
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartOutcome:
+class StartOutcome(Struct, frozen=True):
     """The answer to one item; spans in microseconds. `lease_micros` tells how long the lease lasts from now."""
 
     message_id: bytes
@@ -69,8 +69,7 @@ class _Limits:
     permits: Permits
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     item: StartItem
     task: LockedTask
     attempt: LockedAttempt

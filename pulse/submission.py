@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import Struct
+
 from orbit.access import queue_not_found
 from orbit.clock import to_rfc3339
 from orbit.errors import ApplicationQuotaExceeded, InvalidRequest, OrbitError, QueueFull, StateConflict
@@ -40,8 +43,7 @@ if TYPE_CHECKING:
 OnReady = Callable[[Mapping[bytes, "Micros"]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """One item to accept. `command` is None for owners that guard against repeats themselves (the engine)."""
 
     request: TaskRequest
@@ -327,7 +329,7 @@ def _source_kind(request: TaskRequest) -> SourceKind:
 def _receipt(draft: _Draft, *, now: Micros) -> Receipt:
     command = draft.submit.command
     assert command is not None
-    answer = dumps(_answer(draft, now=now))
+    answer = msgspec.json.encode(_answer(draft, now=now))
     return Receipt(command.receipt_id(), command.namespace_id, command.meaning, draft.task_id, answer, now)
 
 

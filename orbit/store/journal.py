@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from sqlalchemy import and_, or_, select
 
 from orbit.ids import new_id
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(Struct, frozen=True):
     """Who acts and by which request; `name` is a credential's id in hex or the command that acted."""
 
     name: str
@@ -39,8 +39,7 @@ class AuditRecord:
     after: Json
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecord:
+class EventRecord(Struct, frozen=True):
     """One fact: its type, whom it is about and at which revision; `data` is JSON text."""
 
     namespace_id: bytes

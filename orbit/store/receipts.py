@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from sqlalchemy import delete, select
 
 from orbit.database.ids import ids_in, through
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """What was answered to the first request of this identity; `answer` is the JSON of its data."""
 
     id: bytes

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from sqlalchemy import bindparam, select, update
 
 from orbit.database.ids import ids_in
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """A queue's permits, rate window and limits, under lock."""
 
     queue_id: bytes
@@ -31,8 +31,7 @@ class Usage:
     quota_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """A queue's unfinished tasks and their limit, under lock."""
 
     queue_id: bytes

@@ -6,9 +6,9 @@ Uniform where rows have no values of their own, joined where they have; the numb
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from sqlalchemy import BindParameter, bindparam, case, select, update
 
 from orbit.database.ids import ids_in, through
@@ -53,8 +53,7 @@ _EXPIRED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewAttempt:
+class NewAttempt(Struct, frozen=True):
     """An attempt to be made by a claim."""
 
     id: bytes
@@ -65,8 +64,7 @@ class NewAttempt:
     session_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StartWrite:
+class StartWrite(Struct, frozen=True):
     """A granted Start: the message that asked, and the instants that bound the attempt."""
 
     attempt_id: bytes
@@ -76,8 +74,7 @@ class StartWrite:
     lease_expires_at: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRow:
+class ResultRow(Struct, frozen=True):
     """A report as it is kept; `output` is JSON as it was sent."""
 
     attempt_id: bytes

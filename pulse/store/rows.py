@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from sqlalchemy import bindparam, select
 
 from orbit.clock import Micros
@@ -75,8 +75,7 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     """What a worker is handed of a task: JSON and text as they were sent."""
 
     params: bytes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from sqlalchemy import bindparam, update
 
 from orbit.database.ids import ids_in, through
@@ -36,8 +36,7 @@ _END_ATTEMPTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskWrite:
+class TaskWrite(Struct, frozen=True):
     """What a task's row becomes; `error` None clears it: attempts keep their own. `held_since` is for HELD only."""
 
     task: LockedTask
@@ -51,8 +50,7 @@ class TaskWrite:
     held_since: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnd:
+class AttemptEnd(Struct, frozen=True):
     """How an attempt ends."""
 
     attempt: LockedAttempt

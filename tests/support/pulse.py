@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
+from msgspec import structs
+
 from orbit.database import Database
 from orbit.errors import OrbitError
 from orbit.idempotency import Answer, Command
@@ -105,7 +107,7 @@ class Pulse:
     def request(self, **fields: object) -> TaskRequest:
         """Make a task's request: `main`, `echo@1`, no params."""
         plain = TaskRequest(namespace_id=self.namespace_id, queue="main", type="echo", version=1, params=b"{}")
-        return replace(plain, **fields)  # type: ignore[arg-type]
+        return structs.replace(plain, **fields)
 
     def submit_item(self, key: str | None = None, meaning: Json = None, **fields: object) -> Submit:
         """Make an item of a batch."""
@@ -209,7 +211,7 @@ class Pulse:
             token=assignment.token,
             outcome=outcome,
         )
-        return replace(made, **fields)  # type: ignore[arg-type]
+        return structs.replace(made, **fields)
 
     def held(self, assignment: Assignment) -> Held:
         """Name an attempt as its worker does."""
