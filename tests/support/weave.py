@@ -29,6 +29,7 @@ from orbit.idempotency import Command
 from orbit.ids import new_id
 from orbit.jsontext import Json, digest, dumps
 from orbit.store.journal import Actor
+from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.claim import Assignment, Demand, Seat, claim
 from pulse.listener import TaskListener
 from pulse.queues import QueueSettings, queue_create
@@ -59,7 +60,8 @@ class Weave:
     def __init__(self, database: Database, graph: Graph | None = None) -> None:
         """With a `graph` every workflow is that one, published or not."""
         self.database = database
-        self.namespace_id = new_id()
+        named = NamespaceName("tests", "default", new_id().hex())
+        self.namespace_id = database.transaction(lambda tx: namespace_ensure(tx, named)).id
         self.types: Sequence[str] = TYPES
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
