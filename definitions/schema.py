@@ -6,7 +6,6 @@ A schema may refer only to itself (`#/...`): nothing is ever fetched. Validating
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from definitions.expression.types import BOOL, DOUBLE, DYN, INT, NULL, NUMBER, STRING, Kind, Type, join, of_value
+from definitions.pattern_syntax import PatternError
+from definitions.patterns import pattern as pattern_of
+from definitions.validation import validator_of
 from orbit.jsontext import Json
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -28,10 +30,13 @@ _REFERENCES = ("$ref", "$dynamicRef")
 _REF_DEPTH_MAX = 8
 _VIOLATIONS_MAX = 20
 _APPLIED_MAX = 1_000  # schemas applied to one value, references followed
+_PATTERN_POSITIONS_MAX = 4_096  # of all patterns of a schema: what a text may cost at worst
 _FILLED_MAX = 200  # objects that filling in the defaults of one empty object may make
 
 # Objects whose keys are the author's names and whose values are schemas.
 _MAPS_OF_SCHEMAS = frozenset({(key,) for key in ("properties", "$defs", "patternProperties", "dependentSchemas")})
+# Keywords that hold values, not schemas.
+_VALUES = frozenset({"default", "const", "enum", "examples"})
 assert DOUBLE.kind is not NUMBER.kind, "a JSON number may be written without a fraction and is then an int"
 
 
@@ -55,6 +60,9 @@ def _words(error: ValidationError) -> str:
 
 def _bad_patterns(schema: Json) -> Iterator[tuple[Location, str]]:
     # The metaschema leaves the syntax of patterns to a format, which it does not check.
+    positions = 0
+    has_patterns = False
+    unevaluated: Location | None = None
     for location, holder in _subschemas(schema, ()):
         if location[-1:] in _MAPS_OF_SCHEMAS:
             continue
@@ -65,9 +73,16 @@ def _bad_patterns(schema: Json) -> Iterator[tuple[Location, str]]:
         for place, pattern in patterns:
             if isinstance(pattern, str):
                 try:
-                    re.compile(pattern)
-                except (re.error, RecursionError, OverflowError) as error:
+                    positions += pattern_of(pattern).positions
+                except PatternError as error:
                     yield place, f"not a regular expression: {error}"[:200]
+                if positions > _PATTERN_POSITIONS_MAX:
+                    yield place, f"the patterns of a schema may have {_PATTERN_POSITIONS_MAX} characters, written out"
+                    return
+        has_patterns = has_patterns or isinstance(by_name, dict)
+        unevaluated = (*location, "unevaluatedProperties") if "unevaluatedProperties" in holder else unevaluated
+    if has_patterns and unevaluated is not None:
+        yield unevaluated, "`unevaluatedProperties` can't stand in a schema with `patternProperties`"
 
 
 @lru_cache(maxsize=1)
@@ -112,6 +127,7 @@ def _unique(names: list[str]) -> bool:
 
 def foreign_references(schema: Json) -> Iterator[tuple[Location, str]]:
     """Yield each reference that leaves the schema or leads nowhere, and each other dialect, with the reason."""
+    looked_at = {id(holder) for _, holder in _subschemas(schema, ())}
     for location, holder in _subschemas(schema, ()):
         for key in _REFERENCES:
             target = holder.get(key)
@@ -119,14 +135,17 @@ def foreign_references(schema: Json) -> Iterator[tuple[Location, str]]:
                 continue
             if not target.startswith("#"):
                 yield (*location, key), "a schema may refer only to itself (`#/$defs/...`): nothing is fetched"
-            elif resolve(schema, target) is None:
+                continue
+            found = resolve(schema, target)
+            if found is None:
                 yield (*location, key), f"the reference {target[:80]} leads nowhere"
+            elif isinstance(found, dict) and id(found) not in looked_at:
+                yield (*location, key), f"the reference {target[:80]} leads into a value, not to a schema"
         if "$id" in holder or "$anchor" in holder or "$dynamicAnchor" in holder:
             key = next(name for name in ("$id", "$anchor", "$dynamicAnchor") if name in holder)
             yield (*location, key), f"`{key}` is not allowed: refer by path (`#/$defs/...`)"
-        dialect = holder.get("$schema", DIALECT)
-        if dialect != DIALECT:
-            yield (*location, "$schema"), f"the dialect is {DIALECT}"
+        if "$schema" in holder and (location or holder["$schema"] != DIALECT):
+            yield (*location, "$schema"), f"the dialect is {DIALECT}, and only the whole schema may name it"
 
 
 def endless_reference(schema: Json) -> Location | None:
@@ -183,7 +202,8 @@ def _subschemas(value: Json, location: Location) -> Iterator[tuple[Location, dic
     if isinstance(value, dict):
         yield location, value
         for key, item in value.items():
-            if key not in ("default", "const", "enum", "examples"):
+            # A property may have any of these names, and is a schema then.
+            if key not in _VALUES or location[-1:] in _MAPS_OF_SCHEMAS:
                 yield from _subschemas(item, (*location, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
@@ -206,7 +226,7 @@ def resolve(root: Json, reference: str) -> Json | None:
 
 def bad_defaults(schema: Json) -> Iterator[tuple[Location, str]]:
     """Yield each `default` that does not fit the very schema it stands in; the schema must be valid and end."""
-    root = Draft202012Validator(schema)
+    root = validator_of(schema)
     for location, holder in _subschemas(schema, ()):
         if location[-1:] in _MAPS_OF_SCHEMAS:
             continue

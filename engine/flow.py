@@ -28,6 +28,7 @@ from definitions.graph import (
     TaskSpec,
 )
 from definitions.template import Template
+from definitions.validation import validator_of
 from engine.instance import Step
 from engine.states import PASSED, StepState
 
@@ -80,14 +81,14 @@ class Flow:
     @cached_property
     def input_validator(self) -> Draft202012Validator:
         """The compiled validator of an instance's input."""
-        return Draft202012Validator(self.graph.input_schema)
+        return validator_of(self.graph.input_schema)
 
     def output_validator(self, node: Node) -> Draft202012Validator | None:
         """Give the compiled validator of a step's output, None if it declares no schema."""
         if node.id not in self._output_validators:
             spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
             schema = spec.output_schema if isinstance(spec, TaskSpec) else None
-            self._output_validators[node.id] = None if schema is None else Draft202012Validator(schema)
+            self._output_validators[node.id] = None if schema is None else validator_of(schema)
         return self._output_validators[node.id]
 
     def opener(self, node: Node) -> str | None:

@@ -1,8 +1,11 @@
 """JSON Schemas: validity with places, references, types, defaults; and durations."""
 
+import time
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from referencing.exceptions import Unresolvable
 
 from definitions import limits
 from definitions.duration import format_duration, parse_duration
@@ -15,6 +18,7 @@ from definitions.schema import (
     violations,
     with_defaults,
 )
+from definitions.validation import validator_of
 
 
 @pytest.mark.parametrize(
@@ -172,3 +176,82 @@ def test_no_durations(text: str) -> None:
 
 def test_the_smallest_span_is_exactly_its_limit() -> None:
     assert parse_duration("100ms") == limits.SPAN_SECONDS_MIN
+
+
+HOSTILE = {"$ref": "http://127.0.0.1:9/x.json"}
+
+
+@pytest.mark.requirement("R211")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/default", "default": HOSTILE},
+        {"$ref": "#/$defs/a/const", "$defs": {"a": {"const": HOSTILE}}},
+        {"$ref": "#/examples/0", "examples": [HOSTILE]},
+        {"properties": {"default": HOSTILE}},
+        {"properties": {"enum": {"items": HOSTILE}}},
+        {"properties": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema"}}},
+    ],
+)
+def test_no_schema_hides_a_reference_in_a_value_or_behind_a_name(schema: Any) -> None:
+    assert len(list(foreign_references(schema))) >= 1
+
+
+def test_a_property_may_be_named_like_a_keyword() -> None:
+    schema = {"properties": {"const": {"type": "string"}, "default": {"$ref": "#/properties/const"}}}
+    assert list(foreign_references(schema)) == []
+    assert [error.message for error in validator_of(schema).iter_errors({"default": 1})] == [
+        "1 is not of type 'string'"
+    ]
+
+
+def test_a_validator_fetches_nothing() -> None:
+    with pytest.raises(Unresolvable):
+        list(validator_of(HOSTILE).iter_errors(1))
+
+
+@pytest.mark.requirement("R211")
+def test_r211_patterns_are_matched_in_linear_time_wherever_they_stand() -> None:
+    bad, text = "^(a+)+$", "a" * 50_000 + "b"
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "properties": {"value": {"pattern": bad}},
+        "patternProperties": {bad: {"type": "string"}},
+        "additionalProperties": {"$ref": "#/$defs/more"},
+        "$defs": {"more": {"anyOf": [{"$ref": "#"}, {"pattern": bad}]}},
+    }
+    assert violations(schema) == []
+    began = time.thread_time()
+    assert [error.validator for error in validator_of(schema).iter_errors({"value": text})] == ["pattern"]
+    assert list(validator_of(schema).iter_errors({text: {"value": "aaa"}})) == []
+    assert [error.validator for error in validator_of(schema).iter_errors({"aaa": 1})] == ["type"]
+    assert time.thread_time() - began < 3
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "valid"),
+    [
+        (
+            {"additionalProperties": False, "patternProperties": {"^x": {}}, "properties": {"a": {}}},
+            {"a": 1, "xb": 2},
+            True,
+        ),
+        ({"additionalProperties": False, "patternProperties": {"^x": {}}, "properties": {"a": {}}}, {"b": 2}, False),
+        ({"additionalProperties": {"type": "string"}}, {"b": 2}, False),
+        ({"additionalProperties": True}, {"b": 2}, True),
+        ({"additionalProperties": False}, [1], True),
+        ({"patternProperties": {"b$": {"minimum": 3}}}, {"ab": 2}, False),
+        ({"pattern": "^a"}, 7, True),
+        ({"pattern": "b"}, "abc", True),
+    ],
+)
+def test_our_keywords_mean_what_the_standard_says(schema: Any, value: Any, valid: bool) -> None:  # noqa: FBT001
+    assert validator_of(schema).is_valid(value) is valid
+    assert Draft202012Validator(schema).is_valid(value) is valid
+
+
+def test_patterns_have_a_limit_together_and_no_unevaluated_properties_beside_them() -> None:
+    many = {"properties": {f"p{number}": {"pattern": f"a{{{900 + number}}}"} for number in range(5)}}
+    assert [location for location, _ in violations(many)] == [("properties", "p4", "pattern")]
+    both = {"patternProperties": {"a": {}}, "items": {"unevaluatedProperties": False}}
+    assert [location for location, _ in violations(both)] == [("items", "unevaluatedProperties")]
