@@ -18,7 +18,7 @@ def tables() -> list[Table]:
     return list(metadata.tables.values())
 
 
-def test_every_table_and_column_has_a_comment(tables: list[Table]) -> None:
+def test_r086_every_table_and_column_has_a_comment(tables: list[Table]) -> None:
     assert len(tables) > 5
     silent = [table.name for table in tables if not table.comment]
     silent += [f"{table.name}.{column.name}" for table in tables for column in table.columns if not column.comment]

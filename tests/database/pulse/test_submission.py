@@ -177,6 +177,7 @@ def test_r061_each_end_frees_one_place_once(pulse: Pulse) -> None:
     assert (pulse.task(running.task.id).state, unfinished()) == (TaskState.CANCELLED, 0)
 
 
+@pytest.mark.requirement("R046")
 def test_r061_a_crash_before_commit_moves_neither_state_nor_counter(pulse: Pulse) -> None:
     queue_id = pulse.queue()
     task_id = pulse.submit()
