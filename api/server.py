@@ -83,7 +83,7 @@ class Node:
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
         controls = Controls(
-            database, advancer, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
+            database, advancer, tasks, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
         )
         self.gate = WorkerGate(
             authenticator=self.authenticator,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec, WaitSpec
-from engine import polling, recovery, tasks
+from engine import pausing, polling, recovery, tasks
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -26,6 +26,7 @@ from engine.states import (
     PASSED,
     STEP_UNFINISHED,
     Action,
+    Control,
     Ending,
     InstanceState,
     StepReason,
@@ -33,8 +34,11 @@ from engine.states import (
 )
 from engine.stimulus import (
     CancelRequested,
+    GateQuiet,
     Outcome,
+    PauseRequested,
     Recovered,
+    ResumeRequested,
     ReviewClosed,
     ReviewOpened,
     Started,
@@ -56,7 +60,7 @@ def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Mi
     for stimulus in stimuli:
         _apply(draft, stimulus)
         _settle(draft)
-    if draft.state not in INSTANCE_TERMINAL:
+    if draft.state not in INSTANCE_TERMINAL and draft.control is Control.ACTIVE:
         _fire_timers(draft)
     after, commands = draft.freeze()
     after = _with_clock(after, now)
@@ -80,6 +84,8 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
                     _enter(draft, identifier)
         case CancelRequested():
             _cancel(draft, stimulus)
+        case PauseRequested() | GateQuiet() | ResumeRequested():
+            pausing.apply(draft, stimulus)
         case Recovered():
             _recover(draft, stimulus)
         case TaskEnded() | ReviewOpened() | ReviewClosed() | SubmissionRefused():
@@ -287,7 +293,7 @@ def _step_due(step: Step) -> Micros | None:
 
 def _next_due(instance: Instance) -> Micros | None:
     """Give the next instant at which something happens by itself; None if only others can move the instance."""
-    if instance.state not in {InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY}:
+    if instance.state not in {InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY} or _is_paused(instance):
         return None
     due = [instant for step in instance.steps.values() if (instant := _step_due(step)) is not None]
     if instance.state is InstanceState.RUNNING and instance.clock_stopped_at is None:
@@ -295,10 +301,16 @@ def _next_due(instance: Instance) -> Micros | None:
     return min(due, default=None)
 
 
+def _is_paused(instance: Instance) -> bool:
+    return instance.control is not Control.ACTIVE
+
+
 def _with_clock(instance: Instance, now: Micros) -> Instance:
-    """Stop the instance's time budget while a person is waited for; go on with what was left."""
-    is_waiting = instance.state is InstanceState.NEEDS_RECOVERY or any(
-        step.state is StepState.NEEDS_REVIEW for step in instance.steps.values()
+    """Stop the instance's time budget while a person is waited for or it is paused; go on with what was left."""
+    is_waiting = (
+        instance.state is InstanceState.NEEDS_RECOVERY
+        or _is_paused(instance)
+        or any(step.state is StepState.NEEDS_REVIEW for step in instance.steps.values())
     )
     if is_waiting and instance.clock_stopped_at is None:
         return replace(instance, clock_stopped_at=now)
@@ -315,8 +327,12 @@ def _check_waits(instance: Instance) -> None:
             "ended with an unfinished step"
         )
         return
-    named = instance.state is InstanceState.NEEDS_RECOVERY or any(
-        step.has_task or (step.state is StepState.WAITING and step.due_at is not None)
-        for step in instance.steps.values()
+    named = (
+        instance.state is InstanceState.NEEDS_RECOVERY
+        or _is_paused(instance)
+        or any(
+            step.has_task or (step.state is StepState.WAITING and step.due_at is not None)
+            for step in instance.steps.values()
+        )
     )
     assert named, f"instance is {instance.state} and waits for nothing"

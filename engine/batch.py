@@ -21,7 +21,7 @@ from engine.flow import Flow
 from engine.instance import ENGINE_ERROR, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer
 from engine.scope import ValuesNeeded
-from engine.states import INSTANCE_TERMINAL, InstanceState, StepReason
+from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
 from engine.stimulus import Stimulus, SubmissionRefused
 from engine.store.instances import Stored, instances_insert, instances_update
 from engine.store.records import Recorded, history_insert, values_insert, values_load
@@ -71,7 +71,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A locked instance to be set aside with the stimuli that came for it; `error` is None if it already is."""
+    """A locked instance to be set aside with the stimuli that came for it; `error` is None if it is already."""
 
     stored: Stored
     pending: Sequence[Pending]
@@ -203,7 +203,7 @@ def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
     events: list[EventRecord] = []
     for held in helds:
         before = held.stored.instance
-        if is_held_by_engine(before) or before.state in INSTANCE_TERMINAL:
+        if held.error is None or is_held_by_engine(before) or before.state in INSTANCE_TERMINAL:
             continue
         message = f"the engine failed: {type(held.error).__name__}: {held.error}"[:1000]
         error = Failure(ENGINE_ERROR, message, None if before.error is None else {"before": before.error.to_json()})
@@ -247,6 +247,11 @@ def is_held_by_engine(instance: Instance) -> bool:
     return instance.error is not None and instance.error.code == ENGINE_ERROR
 
 
+def is_set_aside(instance: Instance) -> bool:
+    """Tell whether what comes for an instance is kept, not applied: after an engine error, or while it is paused."""
+    return is_held_by_engine(instance) or instance.control is not Control.ACTIVE
+
+
 def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
     work.instance = after
     work.stimuli = []
@@ -287,6 +292,7 @@ def _request(work: Work, command: SubmitTask) -> TaskRequest:
         traceparent=origin.traceparent,
         owner=TaskOwner(work.instance.id, command.step, command.round),
         task_id=new_id(),
+        gate_id=work.instance.id,
         retry_of=command.retry_of,
     )
 

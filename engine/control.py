@@ -3,8 +3,8 @@
 So an operator and a result can't both win: who locks the instance second sees what the first has made of it, and gets
 409 with the current revision. Every command is audited with before and after, and has a receipt.
 
-The surprising rule: what an engine error has set aside is released only after the command, so that the command itself
-never runs into the same error.
+The surprising rule: what an engine error or a pause has set aside is released only after the command, so that the
+command itself never runs into the same error.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.batch import Advancer, Work, is_held_by_engine, next_due
+from engine.batch import Advancer, Work, is_set_aside, next_due
 from engine.instance import Instance
-from engine.states import INSTANCE_TERMINAL, InstanceState
-from engine.stimulus import CancelRequested, Stimulus
+from engine.pausing import PAUSABLE
+from engine.ports import TaskLayer
+from engine.states import INSTANCE_TERMINAL, Control, InstanceState
+from engine.stimulus import CancelRequested, PauseRequested, ResumeRequested, Stimulus
 from engine.store.instances import instance_lock
 from engine.store.steps import steps_load
 from engine.store.stimuli import stimuli_release
@@ -60,13 +62,14 @@ class Told:
 class Controls:
     """The operators' commands of a node."""
 
-    def __init__(self, database: Database, advancer: Advancer, told: Told) -> None:
+    def __init__(self, database: Database, advancer: Advancer, tasks: TaskLayer, told: Told) -> None:
         self._database = database
         self._advancer = advancer
+        self._tasks = tasks
         self._told = told
 
     def instance_cancel(self, order: Order) -> Answer:
-        """End an instance as CANCELLED: its waiting tasks at once, running ones when they have stopped.
+        """End an instance as CANCELLED, paused or not: its waiting tasks at once, running ones when they have stopped.
 
         Cancelling again changes nothing and gives the state as it is. Raises NotFound, StateConflict for one that has
         ended otherwise or has another revision.
@@ -85,19 +88,63 @@ class Controls:
 
         return self.run(order, make)
 
+    def instance_pause(self, order: Order) -> Answer:
+        """Let nothing of an instance begin any more; what runs goes on, and its results are kept until the resume.
+
+        PAUSED says that nothing runs. Pausing again changes nothing. Raises NotFound, StateConflict for an instance
+        that ends or has ended, or has another revision.
+        """
+
+        def make(tx: Transaction) -> Made:
+            work = self.locked(tx, order)
+            before = work.instance
+            if before.state not in PAUSABLE:
+                raise conflict(before)
+            if before.control is not Control.ACTIVE:
+                return _made(before)
+            in_flight = self._tasks.gate_close(tx, order.command.namespace_id, before.id)
+            self.advance(tx, work, PauseRequested(in_flight, order.reason, order.actor.name))
+            audit(tx, order, "instance.pause", (shown(before), {**shown(work.instance), "in_flight": in_flight}))
+            return _made(work.instance)
+
+        return self.run(order, make)
+
+    def instance_resume(self, order: Order) -> Answer:
+        """Let a paused instance go on with what was left of every wait and budget, then apply what came meanwhile.
+
+        Resuming an active one changes nothing. Raises NotFound, StateConflict for one that has ended or has another
+        revision.
+        """
+
+        def make(tx: Transaction) -> Made:
+            work = self.locked(tx, order)
+            before = work.instance
+            if before.state in INSTANCE_TERMINAL:
+                raise conflict(before)
+            if before.control is Control.ACTIVE:
+                return _made(before)
+            self.advance(tx, work, ResumeRequested(order.reason, order.actor.name))
+            audit(tx, order, "instance.resume", (shown(before), shown(work.instance)))
+            return _made(work.instance)
+
+        return self.run(order, make)
+
     def run(self, order: Order, make: Callable[[Transaction], Made]) -> Answer:
         """Run a command in one transaction with its receipt, or replay the receipt."""
         return self._database.transaction(lambda tx: once(tx, order.command, lambda: make(tx)))
 
     def advance(self, tx: Transaction, work: Work, stimulus: Stimulus) -> None:
-        """Advance a locked instance and write what follows; then release what an engine error has set aside."""
+        """Advance a locked instance and write what follows; then release what was set aside, if it goes on."""
         now = tx.now()
         work.stimuli = [stimulus]
         self._advancer.run(tx, [work], now=now)
         if work.broken is not None:
             raise work.broken
         identifier = work.instance.id
-        if is_held_by_engine(work.stored.instance) and not is_held_by_engine(work.instance):
+        before = work.stored.instance
+        if before.control is not Control.ACTIVE and work.instance.control is Control.ACTIVE:
+            self._tasks.gate_open(tx, identifier)
+        if is_set_aside(before) and not is_set_aside(work.instance):
             stimuli_release(tx, identifier)
             tx.after_commit(self._told.wake)
         due_at = next_due([work])
@@ -150,6 +197,7 @@ def shown(instance: Instance) -> dict[str, Json]:
     return {
         "state": instance.state.value,
         "ending_as": None if instance.ending_as is None else instance.ending_as.value,
+        "control": instance.control.value,
         "revision": str(instance.revision),
     }
 

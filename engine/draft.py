@@ -15,10 +15,13 @@ from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure, Instance, Step
 from engine.states import (
+    CONTROL_MOVES,
     INSTANCE_MOVES,
+    INSTANCE_TERMINAL,
     STEP_MOVES,
     STEP_TERMINAL,
     STEP_UNFINISHED,
+    Control,
     Ending,
     InstanceState,
     StepReason,
@@ -26,6 +29,8 @@ from engine.states import (
 )
 from orbit.clock import Micros
 from orbit.jsontext import Json
+
+_ENDS_A_PAUSE = INSTANCE_TERMINAL | {InstanceState.ENDING}
 
 
 class Draft:
@@ -37,6 +42,8 @@ class Draft:
         self.before = instance
         self.state = instance.state
         self.ending_as = instance.ending_as
+        self.control = instance.control
+        self.pause = instance.pause
         self.error = instance.error
         self.steps: dict[str, Step] = dict(instance.steps)
         self.values: dict[str, Json] = dict(instance.values)
@@ -80,6 +87,16 @@ class Draft:
         """Change the instance's state by its table."""
         assert state in INSTANCE_MOVES[self.state], f"instance {self.state} -> {state}"
         self.state = state
+        if self.control is not Control.ACTIVE and state in _ENDS_A_PAUSE:
+            self.steer(Control.ACTIVE)
+            self.record("instance.resumed", reason="the instance ends")
+
+    def steer(self, control: Control) -> None:
+        """Pause the instance or let it go on, by the table."""
+        assert control in CONTROL_MOVES[self.control], f"control {self.control} -> {control}"
+        self.control = control
+        if control is Control.ACTIVE:
+            self.pause = None
 
     def enter(self, identifier: str, state: StepState, **fields: Any) -> Step:
         """Make the row of a step that was PENDING."""
@@ -187,6 +204,8 @@ class Draft:
             self.before,
             state=self.state,
             ending_as=self.ending_as,
+            control=self.control,
+            pause=self.pause,
             error=self.error,
             steps=self.steps,
             values=self.values,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.flow import Flow
-from engine.instance import Instance, Step
+from engine.instance import Instance, Pause, Step
 from engine.polling import task_spec
 from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
 from orbit.clock import to_rfc3339
@@ -39,7 +39,7 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
     if instance.state in INSTANCE_TERMINAL:
         ended = f"the instance has ended {instance.state.value}"
         return {"state": instance.state.value, "summary": ended, "waits_for": []}
-    reasons = []
+    reasons = [] if instance.pause is None else [_paused(instance, instance.pause)]
     if instance.state is InstanceState.NEEDS_RECOVERY:
         reasons.append(_needs_recovery(instance))
     order = flow.order
@@ -49,6 +49,12 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
     if instance.state is InstanceState.ENDING:
         summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
     return {"state": instance.state.value, "summary": summary, "waits_for": reasons}
+
+
+def _paused(instance: Instance, pause: Pause) -> dict[str, Json]:
+    since = to_rfc3339(pause.paused_at)
+    text = f"is {instance.control}: paused by {pause.by} since {since} because {pause.reason!r}; its waits stand still"
+    return {"kind": "PAUSE", "text": text, "since": since, "by": pause.by, "reason": pause.reason}
 
 
 def _needs_recovery(instance: Instance) -> dict[str, Json]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.states import STEP_WITH_TASK, Ending, InstanceState, StepReason, StepState
+from engine.states import STEP_WITH_TASK, Control, Ending, InstanceState, StepReason, StepState
 from orbit.clock import Micros
 from orbit.jsontext import Json
 
@@ -45,6 +45,15 @@ class Failure:
     def from_json(cls, form: Mapping[str, Any]) -> Failure:
         """Read what `to_json` gave."""
         return cls(form["code"], form["message"], form.get("details"))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Who has paused an instance, why and when; nothing of what is timed goes on since then."""
+
+    reason: str
+    by: str | None
+    paused_at: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,8 @@ class Instance(msgspec.Struct, frozen=True):
     """One instance.
 
     `steps` holds the entered steps by id. `deadline_at` is the end of its time budget, which stands still from
-    `clock_stopped_at` on while a person is waited for. `due_at` is the next instant at which it must be looked at.
+    `clock_stopped_at` on while a person is waited for or it is paused. `due_at` is the next instant at which it must be
+    looked at.
     """
 
     id: bytes
@@ -129,5 +139,7 @@ class Instance(msgspec.Struct, frozen=True):
     clock_stopped_at: Micros | None = None
     finished_at: Micros | None = None
     due_at: Micros | None = None
+    control: Control = Control.ACTIVE
+    pause: Pause | None = None
     steps: Mapping[str, Step] = msgspec.field(default_factory=dict)
     values: Mapping[str, Json] = msgspec.field(default_factory=dict)

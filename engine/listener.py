@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from engine.instance import Failure
-from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, TaskEnded
+from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, TaskEnded
 from engine.store.stimuli import StoredStimulus, stimuli_insert
 from pulse.listener import TaskChange
 from pulse.states import TaskState
@@ -38,8 +38,9 @@ class InstanceListener:
             stimuli_insert(tx, [(change.owner.instance_id, _stimulus(change)) for change in changes])
             tx.after_commit(self._wake)
 
-    def gate_quiet(self, tx: Transaction, gate_id: bytes) -> None:  # noqa: ARG002  (a look is owed to all of them)
-        """Look at the instances, one of whose gates has become quiet."""
+    def gate_quiet(self, tx: Transaction, gate_id: bytes) -> None:
+        """Store that nothing runs behind an instance's closed gate any more; the gate's id is the instance's."""
+        stimuli_insert(tx, [(gate_id, GateQuiet())])
         tx.after_commit(self._wake)
 
 

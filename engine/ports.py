@@ -35,6 +35,12 @@ class TaskLayer(Protocol):
     def settle(self, tx: Transaction, verdict: OwnedVerdict) -> None:
         """Settle a task under review as its owner. Raises StateConflict if it no longer is."""
 
+    def gate_close(self, tx: Transaction, namespace_id: bytes, instance_id: bytes) -> int:
+        """Let no task of an instance begin any more; return how many still run."""
+
+    def gate_open(self, tx: Transaction, instance_id: bytes) -> None:
+        """Let the tasks of an instance go on."""
+
     def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """Read the outputs of tasks as JSON text; one without an output is absent."""
 

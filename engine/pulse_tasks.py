@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orbit.errors import OrbitError
 from pulse.cancellation import Cancel, tasks_cancel
+from pulse.gates import gate_close, gate_create, gate_open
 from pulse.owned import OwnedVerdict, owned_continued, owned_settle
 from pulse.requests import TaskRequest
 from pulse.settle import Surroundings
@@ -37,6 +38,15 @@ class PulseTasks:
     def settle(self, tx: Transaction, verdict: OwnedVerdict) -> None:
         """Settle a task under review as its owner. Raises StateConflict if it no longer is."""
         owned_settle(tx, verdict, self._around)
+
+    def gate_close(self, tx: Transaction, namespace_id: bytes, instance_id: bytes) -> int:
+        """Let no task of an instance begin any more; return how many still run."""
+        gate_create(tx, instance_id, namespace_id=namespace_id)
+        return gate_close(tx, instance_id, self._around)
+
+    def gate_open(self, tx: Transaction, instance_id: bytes) -> None:
+        """Let the tasks of an instance go on."""
+        gate_open(tx, instance_id, self._around)
 
     def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """Read the outputs of tasks as JSON text; one without an output is absent."""

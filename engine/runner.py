@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import gevent
 from gevent.event import Event
 
-from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, next_due
+from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, is_set_aside, next_due
+from engine.stimulus import GateQuiet
 from engine.store.instances import Stored, instance_due_next, instances_due, instances_lock
 from engine.store.steps import steps_load
 from engine.store.stimuli import Pending, stimuli_probe, stimuli_take
@@ -58,6 +59,24 @@ class Round:
     changed: tuple[bytes, ...]
     looked_at: int
     due_in_micros: Micros | None
+
+
+def _parted(locked: Sequence[Stored], pending: dict[bytes, list[Pending]]) -> tuple[list[Held], list[Stored]]:
+    """Part what is set aside with its stimuli from what is advanced; a pause hears only that it has become quiet."""
+    held: list[Held] = []
+    active: list[Stored] = []
+    for stored in locked:
+        entries = pending[stored.instance.id]
+        if not is_set_aside(stored.instance):
+            active.append(stored)
+            continue
+        quiet = [entry for entry in entries if isinstance(entry.stimulus, GateQuiet)]
+        if quiet and not is_held_by_engine(stored.instance):
+            pending[stored.instance.id] = quiet
+            active.append(stored)
+            entries = [entry for entry in entries if entry not in quiet]
+        held.append(Held(stored, entries, None))
+    return held, active
 
 
 class Runner:
@@ -181,10 +200,10 @@ class Runner:
         """Lock what was found, read it again, advance it and write; what others hold or have done is left out."""
         locked = instances_lock(tx, found.instance_ids)
         pending = self._pending(tx, locked, found)
-        held = [stored for stored in locked if is_held_by_engine(stored.instance)]
-        works = self._works(tx, [stored for stored in locked if not is_held_by_engine(stored.instance)], pending)
+        held, active = _parted(locked, pending)
+        works = self._works(tx, active, pending)
         now = tx.now()
-        hold(tx, [Held(stored, pending[stored.instance.id], None) for stored in held], now=now)
+        hold(tx, held, now=now)
         self._advancer.run(tx, works, now=now)
         return works, now
 

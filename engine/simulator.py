@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_field
 
 from msgspec.structs import replace
 
@@ -16,13 +17,17 @@ from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
 from engine.instance import INPUT, OUTPUT, Failure, Instance, Step
+from engine.pausing import PAUSABLE
 from engine.recovery import refusal
 from engine.scope import ValuesNeeded
-from engine.states import INSTANCE_TERMINAL, InstanceState, StepState
+from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepState
 from engine.stimulus import (
     CancelRequested,
+    GateQuiet,
     Outcome,
+    PauseRequested,
     Recovered,
+    ResumeRequested,
     ReviewClosed,
     ReviewOpened,
     Started,
@@ -32,6 +37,9 @@ from engine.stimulus import (
 )
 from orbit.clock import SECOND, Micros, seconds
 from orbit.jsontext import Json
+
+# What an operator asks for, beside a cancel, which fits every state.
+Command = Recovered | PauseRequested | ResumeRequested
 
 ADVANCES_MAX = 200_000
 
@@ -110,6 +118,7 @@ class Simulation:
         self._happenings: list[_Happening] = []
         self._tasks: dict[tuple[str, int], _Task] = {}
         self._outputs: dict[str, Json] = {INPUT: input_value}
+        self._aside: list[Stimulus] = []
         self._trace: list[Line] = []
         self._advances = 0
         deadline_at = started_at + seconds(flow.graph.timeout_seconds)
@@ -118,6 +127,14 @@ class Simulation:
     def cancel_at(self, seconds_from_start: float, reason: str) -> None:
         """Let somebody cancel the instance at that time."""
         self._happen(self.instance.started_at + seconds(seconds_from_start), CancelRequested(reason))
+
+    def pause_at(self, seconds_from_start: float, reason: str) -> None:
+        """Let somebody pause the instance at that time; what is waiting for workers is played as if it ran."""
+        self._happen(self.instance.started_at + seconds(seconds_from_start), PauseRequested(0, reason))
+
+    def resume_at(self, seconds_from_start: float, reason: str) -> None:
+        """Let somebody resume the instance at that time."""
+        self._happen(self.instance.started_at + seconds(seconds_from_start), ResumeRequested(reason))
 
     def recover_at(self, seconds_from_start: float, decision: Recovered) -> None:
         """Let somebody decide at that time; a decision that does not fit then changes nothing."""
@@ -132,6 +149,7 @@ class Simulation:
                 break
             self._now = max(self._now, min(due))
             self._advance(self._due_stimuli())
+            self._release()
         return Outcomes(self.instance, self._outputs.get(OUTPUT), tuple(self._trace), frozenset(self._tasks))
 
     def _next_happening(self) -> Micros | None:
@@ -140,24 +158,45 @@ class Simulation:
     def _due_stimuli(self) -> list[Stimulus]:
         due: list[Stimulus] = []
         while self._happenings and self._happenings[0].at <= self._now:
-            if isinstance(self._happenings[0].stimulus, Recovered) and due:
-                break  # a decision is judged by the state that it meets, so it has an advance of its own
+            if isinstance(self._happenings[0].stimulus, Command) and due:
+                break  # a command is judged by the state that it meets, so it has an advance of its own
             happening = heapq.heappop(self._happenings)
             stimulus = happening.stimulus
-            if isinstance(stimulus, Recovered):
-                if refusal(self._flow, self.instance, stimulus) is not None:
+            if isinstance(stimulus, Command):
+                fitting = self._fitting(stimulus)
+                if fitting is None:
                     continue
-                return [self._decide(stimulus)]
-            if happening.is_repeated or not isinstance(stimulus, TaskEnded) or self._end(stimulus):
+                return [fitting]
+            if not happening.is_repeated and isinstance(stimulus, TaskEnded) and not self._end(stimulus):
+                continue
+            if self.instance.control is Control.ACTIVE or isinstance(stimulus, CancelRequested):
                 due.append(stimulus)
+            else:
+                self._aside.append(stimulus)
+                if self.instance.control is Control.PAUSING and not self._tasks:
+                    due.append(GateQuiet())
         return due
 
-    def _decide(self, decision: Recovered) -> Recovered:
-        """Close the task of a review that a person settles."""
-        step = None if decision.step is None else self.instance.steps[decision.step]
-        if step is not None and step.state is StepState.NEEDS_REVIEW:
-            self._tasks.pop((step.id, step.round), None)
-        return decision
+    def _fitting(self, command: Command) -> Command | None:
+        """Do the shell's part of a command; None if a server would refuse it."""
+        match command:
+            case PauseRequested():
+                return replace_field(command, in_flight=len(self._tasks)) if self.instance.state in PAUSABLE else None
+            case Recovered():
+                if refusal(self._flow, self.instance, command) is not None:
+                    return None
+                step = None if command.step is None else self.instance.steps[command.step]
+                is_reviewed = step is not None and step.state is StepState.NEEDS_REVIEW
+                if step is not None and is_reviewed and self._tasks.pop((step.id, step.round), None) is None:
+                    return None  # its task has ended, which a pause has kept aside
+        return command
+
+    def _release(self) -> None:
+        """Let what a pause has kept aside happen now, in its old order."""
+        if self.instance.control is Control.ACTIVE:
+            for stimulus in self._aside:
+                self._happen(self._now, stimulus, is_repeated=True)
+            self._aside.clear()
 
     def _end(self, stimulus: TaskEnded) -> bool:
         """Close a task, once: what was cancelled meanwhile does not end a second time."""

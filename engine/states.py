@@ -29,6 +29,14 @@ class Ending(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class Control(StrEnum):
+    """Whether an operator lets an instance go on; beside its state."""
+
+    ACTIVE = "ACTIVE"  # it goes on; leaves by a pause
+    PAUSING = "PAUSING"  # nothing new begins, what ran when it was paused still runs; leaves when none is left
+    PAUSED = "PAUSED"  # nothing runs; leaves by a resume, or by an end
+
+
 class StepState(StrEnum):
     """Where a step stands. A PENDING step has no row: it is entered when all its incoming edges are decided."""
 
@@ -83,6 +91,12 @@ INSTANCE_MOVES: Mapping[InstanceState, frozenset[InstanceState]] = {
     InstanceState.SUCCEEDED: frozenset(),
     InstanceState.FAILED: frozenset(),
     InstanceState.CANCELLED: frozenset(),
+}
+
+CONTROL_MOVES: Mapping[Control, frozenset[Control]] = {
+    Control.ACTIVE: frozenset({Control.PAUSING, Control.PAUSED}),
+    Control.PAUSING: frozenset({Control.PAUSED, Control.ACTIVE}),
+    Control.PAUSED: frozenset({Control.ACTIVE}),
 }
 
 STEP_MOVES: Mapping[StepState, frozenset[StepState]] = {

@@ -82,4 +82,37 @@ class Recovered:
     by: str | None = None
 
 
-Stimulus = Recovered | Started | TaskEnded | ReviewOpened | ReviewClosed | SubmissionRefused | CancelRequested
+@dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """Somebody has closed the instance's gate; `in_flight` of its tasks still run behind it."""
+
+    in_flight: int
+    reason: str = ""
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateQuiet:
+    """Nothing runs behind the instance's closed gate any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """Somebody lets the instance go on."""
+
+    reason: str = ""
+    by: str | None = None
+
+
+Stimulus = (
+    GateQuiet
+    | PauseRequested
+    | ResumeRequested
+    | Recovered
+    | Started
+    | TaskEnded
+    | ReviewOpened
+    | ReviewClosed
+    | SubmissionRefused
+    | CancelRequested
+)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from engine.command import Entry
 from engine.flow import Flow
-from engine.instance import Instance, Round, RoundLog, Step
+from engine.instance import Instance, Pause, Round, RoundLog, Step
 from engine.store.instances import Stored
 from engine.store.records import Recorded
 from orbit.clock import Micros, to_rfc3339
@@ -24,6 +24,8 @@ def instance_json(stored: Stored) -> dict[str, Json]:
         "state": instance.state.value,
         "ending_as": None if instance.ending_as is None else instance.ending_as.value,
         "revision": str(instance.revision),
+        "control": instance.control.value,
+        "pause": None if instance.pause is None else _pause_json(instance.pause),
         "business_key": instance.business_key,
         "labels": dict(origin.labels or {}),
         "error": None if instance.error is None else instance.error.to_json(),
@@ -41,6 +43,10 @@ def steps_json(flow: Flow, instance: Instance) -> list[Json]:
 def history_json(recorded: Sequence[Recorded]) -> list[Json]:
     """Write the entries in order; `index` counts within the advance that `revision` names."""
     return [_entry_json(record, index, entry) for record in recorded for index, entry in enumerate(record.entries)]
+
+
+def _pause_json(pause: Pause) -> dict[str, Json]:
+    return {"reason": pause.reason, "by": pause.by, "paused_at": to_rfc3339(pause.paused_at)}
 
 
 def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:

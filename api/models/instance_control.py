@@ -17,6 +17,20 @@ class CancelInstance(Request, frozen=True, kw_only=True):
     expected_revision: Revision | None = None
 
 
+class PauseInstance(Request, frozen=True, kw_only=True):
+    """Let nothing of an instance begin any more."""
+
+    reason: Reason
+    expected_revision: Revision | None = None
+
+
+class ResumeInstance(Request, frozen=True, kw_only=True):
+    """Let a paused instance go on."""
+
+    reason: Reason
+    expected_revision: Revision | None = None
+
+
 class RecoverInstance(Request, frozen=True, kw_only=True):
     """Decide about a failed step, a step under review, or without `step` about the held instance itself.
 
@@ -39,6 +53,7 @@ class ControlledInstance(Struct, kw_only=True):
     id: HexId
     state: str
     ending_as: str | None
+    control: str
     revision: Count
 
 
@@ -57,6 +72,7 @@ class RecoveryLook(Struct, kw_only=True):
 
     state: str
     ending_as: str | None
+    control: str
     revision: Count
     error: dict[str, Any] | None
     step: RecoveredStep | None

@@ -77,6 +77,8 @@ class Instance(Struct, kw_only=True):
     state: str
     ending_as: str | None
     revision: Count
+    control: str
+    pause: dict[str, Any] | None
     business_key: str | None
     labels: dict[str, str]
     error: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""What operators do to instances: cancel, recover. The rules are the engine's."""
+"""What operators do to instances: cancel, pause, resume, recover. The rules are the engine's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from api.models.instance_control import (
     CancelInstance,
     InstanceControlResult,
     InstanceRecovery,
+    PauseInstance,
     RecoverInstance,
     RecoveryResult,
+    ResumeInstance,
 )
 from api.resources.recovery import evidence_read
 from engine.control import MISSING, Controls, Order
@@ -38,6 +40,14 @@ class InstanceControl:
                 Scope.INSTANCES_CONTROL, InstanceControlResult, CancelInstance, keyed=True,
             ),
             Operation(
+                "POST", "/v1/instances/{instance_id}:pause", "Let nothing of an instance begin any more", self.pause,
+                Scope.INSTANCES_CONTROL, InstanceControlResult, PauseInstance, keyed=True,
+            ),
+            Operation(
+                "POST", "/v1/instances/{instance_id}:resume", "Let a paused instance go on", self.resume,
+                Scope.INSTANCES_CONTROL, InstanceControlResult, ResumeInstance, keyed=True,
+            ),
+            Operation(
                 "POST", "/v1/instances/{instance_id}:recover", "Decide about what waits for a person",
                 self.recover, Scope.INSTANCES_RECOVER, RecoveryResult, RecoverInstance, keyed=True,
             ),
@@ -52,6 +62,18 @@ class InstanceControl:
         body = call.model(CancelInstance)
         order = _order(call, "instance.cancel", reason=body.reason, expected_revision=body.expected_revision)
         return call.receipt(self._controls.instance_cancel(order), creates=False)
+
+    def pause(self, call: Call) -> Reply:
+        """Pause an instance."""
+        body = call.model(PauseInstance)
+        order = _order(call, "instance.pause", reason=body.reason, expected_revision=body.expected_revision)
+        return call.receipt(self._controls.instance_pause(order), creates=False)
+
+    def resume(self, call: Call) -> Reply:
+        """Resume an instance."""
+        body = call.model(ResumeInstance)
+        order = _order(call, "instance.resume", reason=body.reason, expected_revision=body.expected_revision)
+        return call.receipt(self._controls.instance_resume(order), creates=False)
 
     def recover(self, call: Call) -> Reply:
         """Recover an instance, or say what that would do."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from sqlalchemy import and_, bindparam, func, or_, select
 
-from engine.instance import Failure, Instance, Step
-from engine.states import Ending, InstanceState
+from engine.instance import Failure, Instance, Pause, Step
+from engine.states import Control, Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
 from orbit.database.ids import ids_in, through
@@ -157,6 +157,8 @@ def _columns(instance: Instance) -> dict[str, Any]:
         "deadline_at": instance.deadline_at,
         "clock_stopped_at": instance.clock_stopped_at,
         "due_at": instance.due_at,
+        "control": instance.control.value,
+        "pause": None if instance.pause is None else dumps(asdict(instance.pause)).decode(),
         "finished_at": instance.finished_at,
     }
 
@@ -199,5 +201,7 @@ def _stored(row: Row[Any]) -> Stored:
         clock_stopped_at=row.clock_stopped_at,
         finished_at=row.finished_at,
         due_at=row.due_at,
+        control=Control(row.control),
+        pause=None if row.pause is None else Pause(**json.loads(row.pause)),
     )
     return Stored(origin, instance)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, false, select, true
 
 from engine.instance import Failure
-from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, TaskEnded
+from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, TaskEnded
 from engine.tables import stimulus as table
 from orbit.database.ids import ids_in, through
 from orbit.ids import new_id
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 TASK_ENDED, REVIEW_OPENED, REVIEW_CLOSED = "TASK_ENDED", "REVIEW_OPENED", "REVIEW_CLOSED"
+GATE_QUIET = "GATE_QUIET"
 
-StoredStimulus = TaskEnded | ReviewOpened | ReviewClosed
+StoredStimulus = GateQuiet | TaskEnded | ReviewOpened | ReviewClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def stimuli_release(tx: Transaction, instance_id: bytes) -> int:
 
 def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
     outcome = stimulus.outcome.value if isinstance(stimulus, TaskEnded) else None
-    error = None if isinstance(stimulus, ReviewClosed) else stimulus.error
+    error = stimulus.error if isinstance(stimulus, TaskEnded | ReviewOpened) else None
     match stimulus:
         case TaskEnded():
             kind = TASK_ENDED
@@ -103,13 +104,15 @@ def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
             kind = REVIEW_OPENED
         case ReviewClosed():
             kind = REVIEW_CLOSED
+        case GateQuiet():
+            kind = GATE_QUIET
     return {
         "held": False,
         "id": new_id(),
         "instance_id": instance_id,
         "kind": kind,
-        "step": stimulus.step,
-        "round": stimulus.round,
+        "step": "" if isinstance(stimulus, GateQuiet) else stimulus.step,
+        "round": 0 if isinstance(stimulus, GateQuiet) else stimulus.round,
         "outcome": outcome,
         "error": None if error is None else dumps(error.to_json()).decode(),
     }
@@ -123,6 +126,8 @@ def _pending(row: Row[Any]) -> Pending:
             stimulus = TaskEnded(row.step, row.round, Outcome(row.outcome), error)
         case "REVIEW_OPENED":
             stimulus = ReviewOpened(row.step, row.round, error)
+        case "GATE_QUIET":
+            stimulus = GateQuiet()
         case _:
             stimulus = ReviewClosed(row.step, row.round)
     return Pending(row.id, row.instance_id, stimulus)

@@ -44,6 +44,31 @@ def cancel(instance_id: str, reason: str, revision: int | None, key: str | None,
 
 
 @click.command()
+@_operator
+def pause(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:  # noqa: FBT001
+    """Let nothing of an instance begin any more; what runs goes on, and its results are kept.
+
+    PAUSED says that nothing runs, PAUSING that something still does. Waits and time budgets stand still.
+    """
+    from orbit.sdk.client import Client
+
+    with Client() as client:
+        done = client.pause_instance(instance_id, _key(key), reason=reason, expected_revision=revision)
+    _say(done, as_json=as_json)
+
+
+@click.command()
+@_operator
+def resume(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:  # noqa: FBT001
+    """Let a paused instance go on, with what was left of every wait and budget."""
+    from orbit.sdk.client import Client
+
+    with Client() as client:
+        done = client.resume_instance(instance_id, _key(key), reason=reason, expected_revision=revision)
+    _say(done, as_json=as_json)
+
+
+@click.command()
 @click.argument("instance_id", metavar="ID")
 @click.argument("action", type=click.Choice(["retry", "complete", "fail", "skip"]))
 @click.option("--step", help="The step; left out for an instance that is held itself.")
@@ -105,4 +130,5 @@ def _say(done: "ControlResult", *, as_json: bool) -> None:
         return
     instance = done.instance
     ending = "" if instance.ending_as is None else f" as {instance.ending_as}"
-    click.echo(f"{instance.id}  {instance.state}{ending}  revision {instance.revision}")
+    paused = "" if instance.control in {"", "ACTIVE"} else f"  {instance.control}"
+    click.echo(f"{instance.id}  {instance.state}{ending}{paused}  revision {instance.revision}")

@@ -24,6 +24,8 @@ _OWN = {
     "show": "orbit.cli.instances:show",
     "watch": "orbit.cli.instances:watch",
     "instance.cancel": "orbit.cli.instance_control:cancel",
+    "instance.pause": "orbit.cli.instance_control:pause",
+    "instance.resume": "orbit.cli.instance_control:resume",
     "instance.recover": "orbit.cli.instance_control:recover",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",

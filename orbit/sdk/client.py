@@ -232,6 +232,18 @@ class Client:
         """
         return self._control(instance_id, "cancel", key, {"reason": reason}, expected_revision)
 
+    def pause_instance(
+        self, instance_id: str, key: str, *, reason: str, expected_revision: int | None = None
+    ) -> ControlResult:
+        """Pause an instance: nothing of it begins any more; PAUSED, after PAUSING, says that nothing runs."""
+        return self._control(instance_id, "pause", key, {"reason": reason}, expected_revision)
+
+    def resume_instance(
+        self, instance_id: str, key: str, *, reason: str, expected_revision: int | None = None
+    ) -> ControlResult:
+        """Let a paused instance go on; resuming an active one changes nothing."""
+        return self._control(instance_id, "resume", key, {"reason": reason}, expected_revision)
+
     def recover_instance(self, instance_id: str, key: str, request: RecoverInstance) -> RecoveryResult:
         """Decide about what waits for a person, or with `dry_run` see what that would do.
 

@@ -363,6 +363,8 @@ class Instance(Struct, frozen=True, kw_only=True):
     state: str = ""
     ending_as: str | None = None
     revision: int = 0
+    control: str = ""
+    pause: dict[str, Any] | None = None
     business_key: str | None = None
     labels: dict[str, str] = {}
     error: dict[str, Any] | None = None
@@ -392,6 +394,7 @@ class ControlledInstance(Struct, frozen=True, kw_only=True):
     id: str = ""
     state: str = ""
     ending_as: str | None = None
+    control: str = ""
     revision: int = 0
 
 

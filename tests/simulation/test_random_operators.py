@@ -16,18 +16,20 @@ from engine.flow import Flow
 from engine.instance import Failure, Instance
 from engine.simulator import Answer, Outcomes, Refusal, Simulation
 from engine.states import (
+    CONTROL_MOVES,
     INSTANCE_MOVES,
     INSTANCE_TERMINAL,
     STEP_MOVES,
     STEP_TERMINAL,
     Action,
+    Control,
     InstanceState,
     StepState,
 )
 from engine.stimulus import Outcome, Recovered
 from tests.support.random_workflows import INPUTS, workflows
 
-StateT = TypeVar("StateT", InstanceState, StepState)
+StateT = TypeVar("StateT", InstanceState, StepState, Control)
 
 ANSWERS = st.one_of(
     st.builds(
@@ -52,6 +54,7 @@ DECISIONS = st.tuples(
         reason=st.just("a test wants it"),
     ),
 )
+PAUSES = st.lists(st.tuples(TIMES, st.booleans()), max_size=6)
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,14 @@ class Operators:
 
     decisions: Sequence[tuple[float, Recovered]]
     cancel_at: float | None
+    pauses: Sequence[tuple[float, bool]]  # when, and whether it is a pause or a resume
 
 
 OPERATORS = st.builds(
-    Operators, st.lists(DECISIONS, min_size=5, max_size=40), st.sampled_from([None, None, None, 0.5, 6.0, 300.0])
+    Operators,
+    st.lists(DECISIONS, min_size=5, max_size=40),
+    st.sampled_from([None, None, None, 0.5, 6.0, 300.0]),
+    PAUSES,
 )
 
 
@@ -96,6 +103,8 @@ def run(
     simulation.observe = seen.states.append
     for at, decision in operators.decisions:
         simulation.recover_at(at, decision)
+    for at, is_pause in operators.pauses:
+        (simulation.pause_at if is_pause else simulation.resume_at)(at, "a test wants it")
     if operators.cancel_at is not None:
         simulation.cancel_at(operators.cancel_at, "a test wants it")
     return simulation.run(), seen
@@ -111,6 +120,10 @@ def test_operators_break_nothing(
     for before, after in zip(seen.states, seen.states[1:], strict=False):
         assert after.state in reached(INSTANCE_MOVES, before.state)
         assert after.revision >= before.revision
+        assert after.control in reached(CONTROL_MOVES, before.control)
+        assert (after.pause is None) == (after.control is Control.ACTIVE)
+        if before.control is not Control.ACTIVE and after.control is not Control.ACTIVE:
+            assert after.due_at is None, "nothing is due in a pause"
         for name, step in before.steps.items():
             assert name in after.steps, "an entered step stays"
             assert after.steps[name].state in reached(STEP_MOVES, step.state)
@@ -119,6 +132,9 @@ def test_operators_break_nothing(
     if instance.state in INSTANCE_TERMINAL:
         assert not outcome.unfinished_tasks
         assert {step.state for step in instance.steps.values()} <= STEP_TERMINAL
+        assert instance.control is Control.ACTIVE
+    elif instance.control is not Control.ACTIVE:
+        assert instance.control is Control.PAUSED or outcome.unfinished_tasks
     else:
         # The simulated people close every review in the end, so only a failure can still be waited for.
         assert instance.state is InstanceState.NEEDS_RECOVERY

@@ -60,8 +60,13 @@ class Weave:
     def __init__(self, database: Database, graph: Graph | None = None) -> None:
         """With a `graph` every workflow is that one, published or not."""
         self.database = database
+<<<<<<< /tmp/orbit/oper/tests/support/weave.py
+        name = NamespaceName("tests", new_id().hex(), "test")
+        self.namespace_id = database.transaction(lambda tx: namespace_ensure(tx, name)).id
+=======
         named = NamespaceName("tests", "default", new_id().hex())
         self.namespace_id = database.transaction(lambda tx: namespace_ensure(tx, named)).id
+>>>>>>> /tmp/orbit/oper.head/tests/support/weave.py
         self.types: Sequence[str] = TYPES
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
@@ -75,7 +80,9 @@ class Weave:
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
-        self.controls = Controls(database, self.advancer, Told(self.changed.extend, self.runner.due_in, self._wake))
+        self.controls = Controls(
+            database, self.advancer, tasks, Told(self.changed.extend, self.runner.due_in, self._wake)
+        )
         self.recoveries = Recoveries(database, self.advancer, self.controls, tasks)
         self.instances = Instances(database, self.advancer, self.starter, self.watchers)
 
@@ -129,6 +136,12 @@ class Weave:
     def cancel(self, instance_id: bytes, **fields: Any) -> Json:
         order = self.order("instance.cancel", instance_id, **fields)
         return self.controls.instance_cancel(order).data["instance"]
+
+    def pause(self, instance_id: bytes, **fields: Any) -> Json:
+        return self.controls.instance_pause(self.order("instance.pause", instance_id, **fields)).data["instance"]
+
+    def resume(self, instance_id: bytes, **fields: Any) -> Json:
+        return self.controls.instance_resume(self.order("instance.resume", instance_id, **fields)).data["instance"]
 
     def recover(self, instance_id: bytes, action: Action, step: str | None = None, **fields: Any) -> Json:
         """Decide, at the current revision unless another is given."""

@@ -55,6 +55,31 @@ def test_an_instance_is_cancelled(caller: Caller, api: Api, node: Node, instance
     )  # fmt: skip
 
 
+@pytest.mark.requirement("R224")
+def test_r223_an_instance_is_paused_and_resumed(caller: Caller, api: Api, instance_id: str) -> None:
+    path = f"/v1/instances/{instance_id}"
+    body: dict[str, Any] = {"reason": "the bank is away"}
+    for verb in ("pause", "resume"):
+        assert api.caller(["instances:read", "instances:start"]).post(f"{path}:{verb}", body).status == 403
+        assert api.caller(namespace="other").post(f"{path}:{verb}", body).status == 404
+        assert caller.post(f"{path}:{verb}", {}).pointer == "/reason"
+        assert caller.post(f"{path}:{verb}", body | {"expected_revision": "99"}).code == "STATE_CONFLICT"
+    paused = caller.post(f"{path}:pause", body, key="k")
+    assert (paused.status, paused.data["instance"]["control"]) == (200, "PAUSED")
+    assert caller.post(f"{path}:pause", body, key="k").data["deduplicated"] is True
+    seen = caller.get(path).data
+    assert (seen["control"], seen["pause"]["reason"]) == ("PAUSED", "the bank is away")
+    (step_seen, _) = caller.get(f"{path}/steps").data
+    task = caller.get(f"/v1/tasks/{step_seen['task_id']}").data
+    assert (task["state"], task["wait_reason"]) == ("WAITING", "HELD")
+    assert "the bank is away" in caller.get(f"{path}:explain").data["summary"]
+    resumed = caller.post(f"{path}:resume", body | {"expected_revision": seen["revision"]})
+    assert (resumed.status, resumed.data["instance"]["control"]) == (200, "ACTIVE")
+    assert caller.get(path).data["pause"] is None
+    assert caller.get(f"/v1/tasks/{step_seen['task_id']}").data["wait_reason"] != "HELD"
+    assert [each["operation"] for each in caller.get("/v1/audit").data[:2]] == ["instance.resume", "instance.pause"]
+
+
 @pytest.fixture
 def held_id(database: Database, instance_id: str) -> str:
     """An instance whose first step has failed; how it got there is told elsewhere."""

@@ -62,6 +62,22 @@ def test_the_command_asks_for_a_reason_and_says_the_state(script: Script, capsys
     assert [seen.headers["Idempotency-Key"] == "k" for seen in script.seen] == [True, False]
 
 
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_pause_and_resume_say_where_the_instance_stands(
+    script: Script, client: Client, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    control = "PAUSING" if verb == "pause" else "ACTIVE"
+    for _ in range(2):
+        script.success({"instance": {"id": ID, "state": "RUNNING", "control": control, "revision": "4"}})
+    call = client.pause_instance if verb == "pause" else client.resume_instance
+    assert call(ID, "k", reason="the bank is away").instance.control == control
+    assert program.run(["instance", verb, ID, "--reason", "the bank is away", "--revision", "3"]) == 0
+    assert capsys.readouterr().out.split() == [ID, "RUNNING", *([control] * (verb == "pause")), "revision", "4"]
+    assert [seen.path for seen in script.seen] == [f"/v1/instances/{ID}:{verb}"] * 2
+    assert json.loads(script.seen[1].body) == {"reason": "the bank is away", "expected_revision": "3"}
+
+
 RECOVERED = {
     "deduplicated": False, "dry_run": True, "instance": {"id": ID, "state": "RUNNING", "revision": "5"},
     "before": {"state": "NEEDS_RECOVERY", "step": {"id": "pay", "state": "FAILED"}},
