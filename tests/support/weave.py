@@ -60,13 +60,8 @@ class Weave:
     def __init__(self, database: Database, graph: Graph | None = None) -> None:
         """With a `graph` every workflow is that one, published or not."""
         self.database = database
-<<<<<<< /tmp/orbit/oper/tests/support/weave.py
-        name = NamespaceName("tests", new_id().hex(), "test")
-        self.namespace_id = database.transaction(lambda tx: namespace_ensure(tx, name)).id
-=======
         named = NamespaceName("tests", "default", new_id().hex())
         self.namespace_id = database.transaction(lambda tx: namespace_ensure(tx, named)).id
->>>>>>> /tmp/orbit/oper.head/tests/support/weave.py
         self.types: Sequence[str] = TYPES
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
