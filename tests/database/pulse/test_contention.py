@@ -79,7 +79,7 @@ def test_claims_results_and_submissions_at_once_lose_and_double_nothing(crowded:
     def work() -> None:
         assignments = list(pulse.database.transaction(lambda tx: claim(tx, Demand([seat], {}))).assignments)
         if not assignments:
-            # A dispatcher that found no room waits for some as well; without this the claims would hold back the results.
+            # As a dispatcher does that found no room: claims that hurry would only hold back the results.
             crowd.is_over.wait(0.02)
             return
         for assignment, outcome in zip(assignments, pulse.start_all(assignments), strict=True):
