@@ -1,14 +1,22 @@
 """Gates: what they hold, what they let go on, and how the deadlines of held tasks stand still."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
 from orbit.clock import SECOND
 from orbit.database import Transaction
 from orbit.ids import new_id
+from pulse.claim import Assignment
 from pulse.gates import gate_close, gate_create, gate_open
 from pulse.listener import TaskOwner
 from pulse.requests import RetryPolicy
 from pulse.start import StartCode
 from pulse.states import ErrorClass, RecoverySafety, TaskState, WaitReason
 from tests.support.pulse import Pulse
+
+ROUNDS = 8
 
 
 class Gate:
@@ -182,3 +190,34 @@ def test_a_running_task_that_is_cancelled_behind_a_closed_gate_makes_it_quiet(pu
     assert pulse.cancel_owned(task_id).is_wanted
     assert pulse.fail(running).task_state is TaskState.CANCELLED
     assert gate.quiet == [gate.id]
+
+
+@pytest.mark.databases("mariadb", "mysql")
+def test_nothing_starts_once_the_gate_is_closed_though_claims_and_starts_race_with_it(pulse: Pulse) -> None:
+    pulse.queue()
+    gate = Gate(pulse)
+    for _ in range(ROUNDS):
+        ids = [gate.submit() for _ in range(9)]
+        started = threading.Barrier(4)
+
+        def work(started: threading.Barrier = started) -> list[Assignment]:
+            started.wait()
+            leased = pulse.claim(3)
+            outcomes = pulse.start_all(leased) if leased else []
+            return [one for one, outcome in zip(leased, outcomes, strict=True) if outcome.granted]
+
+        with ThreadPoolExecutor(3) as threads:
+            working = [threads.submit(work) for _ in range(3)]
+            started.wait()
+            in_flight = gate.close()
+            running = [assignment for future in working for assignment in future.result()]
+        assert pulse.drifts() == []
+        assert len(running) == in_flight
+        assert pulse.claim() == []
+        gate.quiet.clear()
+        for assignment in running:
+            pulse.succeed(assignment)
+        assert gate.quiet == [gate.id] * bool(in_flight)
+        assert gate.open() == len(ids) - in_flight
+        for task_id in ids:
+            pulse.cancel_owned(task_id)

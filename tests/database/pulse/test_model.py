@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable
 
+import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -227,6 +228,7 @@ class Machine(RuleBasedStateMachine):
                 self.ends[task_id] = view.state
 
 
+@pytest.mark.timeout(3600)
 def test_whatever_clients_workers_and_time_do_the_books_balance(database: Database) -> None:
     """Run the machine; a failure is shrunk to the shortest story that shows it."""
     print(f"ORBIT_MODEL_SEED={SEED} ORBIT_MODEL_STEPS={STEPS}")  # noqa: T201  (how to repeat this run)
