@@ -12,8 +12,6 @@ import math
 import sys
 from typing import Any, NoReturn
 
-import msgspec
-
 Json = Any  # None | bool | int | float | str | list["Json"] | dict[str, "Json"]: mypy has no useful recursive form.
 
 MAX_DEPTH = 32
@@ -123,7 +121,9 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 def canonical(value: Json) -> bytes:
     """Write a value that `parse` has read in its one canonical form: sorted keys, no spaces, UTF-8, integers exact."""
-    return msgspec.json.encode(value, order="sorted")
+    from msgspec.json import encode  # noqa: PLC0415  (`orbit --help` starts without it)
+
+    return encode(value, order="sorted")
 
 
 def dumps(value: Json) -> bytes:

@@ -27,6 +27,7 @@ _OWN = {
     "instance.pause": "orbit.cli.instance_control:pause",
     "instance.resume": "orbit.cli.instance_control:resume",
     "instance.recover": "orbit.cli.instance_control:recover",
+    "queue": "orbit.cli.queues:queue",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",
 }

@@ -1,4 +1,4 @@
-"""`orbit queues`: the queues that the credential may see."""
+"""`orbit queues` and `orbit queue`: the queues that the credential may see, and a new one."""
 
 import click
 
@@ -35,3 +35,23 @@ def queues(as_json: bool) -> None:  # noqa: FBT001
     ]
     for line in table(head, rows):
         click.echo(line)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--max-concurrency", type=click.IntRange(1, 100_000), default=100, show_default=True)
+@click.option("--rate-per-second", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True)
+@click.option("--max-unfinished-tasks", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True)
+def queue(name: str, max_concurrency: int, rate_per_second: int, max_unfinished_tasks: int) -> None:
+    """Make the queue NAME and print its id. The same command again finds the same queue."""
+    from orbit.sdk.client import Client
+    from orbit.sdk.models import CreateQueueRequest
+
+    wanted = CreateQueueRequest(
+        name=name,
+        max_concurrency=max_concurrency,
+        rate_per_second=rate_per_second,
+        max_unfinished_tasks=max_unfinished_tasks,
+    )
+    with Client() as client:
+        click.echo(client.create_queue(f"orbit-queue-{name}", wanted).queue.id)

@@ -1,4 +1,4 @@
-"""`orbit worker module:worker`: find a worker by name and run it."""
+"""`orbit worker module:worker`: find a worker by name, or by its file, and run it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,35 @@ import importlib
 import logging
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from orbit.sdk.errors import ConfigurationError
 from orbit.sdk.worker import Worker
 
 
 def load_worker(target: str) -> Worker:
-    """Import `module:attribute`, the current folder first; raise ConfigurationError in one line if it is no Worker."""
+    """Import `module:attribute` or `file.py:attribute`; raise ConfigurationError in one line if it is no Worker."""
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise ConfigurationError(f"{target!r} does not have the form module:worker")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise
-        raise ConfigurationError(f"there is no module {module_name!r} here or on the path") from None
-    worker = getattr(module, attribute, None)
+    worker = getattr(_module(module_name), attribute, None)
     if not isinstance(worker, Worker):
         raise ConfigurationError(f"{target} is not an orbit.Worker")
     return worker
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module by its dotted name, the current folder first, or a file by its path, its own folder first."""
+    folder = str(Path(name).resolve().parent if name.endswith(".py") else Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    dotted = Path(name).stem if name.endswith(".py") else name
+    try:
+        return importlib.import_module(dotted)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (dotted == error.name or dotted.startswith(error.name + ".")):
+            raise
+        raise ConfigurationError(f"there is no module {name!r} here or on the path") from None
 
 
 def run_worker(
