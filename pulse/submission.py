@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from orbit.access import queue_not_found
 from orbit.clock import to_rfc3339
-from orbit.errors import ApplicationQuotaExceeded, InvalidRequest, OrbitError, QueueFull, StateConflict
+from orbit.errors import ApplicationQuotaExceeded, InvalidRequest, NotFound, OrbitError, QueueFull, StateConflict
 from orbit.idempotency import Answer, Command, replayed
 from orbit.ids import new_id
 from orbit.jsontext import dumps
@@ -175,7 +175,9 @@ def _find_queues(tx: Transaction, drafts: Sequence[_Draft]) -> None:
             request = draft.submit.request
             queue_id = ids[request.namespace_id].get(request.queue)
             if queue_id is None:
-                draft.outcome = queue_not_found()
+                # A workflow's step is told which queue it lacks; a caller outside has just named it.
+                is_owned = request.owner is not None
+                draft.outcome = NotFound(f"there is no queue {request.queue!r}") if is_owned else queue_not_found()
             else:
                 draft.queue_id = queue_id
 
