@@ -8,6 +8,7 @@ from engine.states import Action
 from orbit.errors import StateConflict
 from orbit.jsontext import Json
 from orbit.store.journal import Page, audit_list
+from pulse.claim import Assignment
 from pulse.states import ErrorClass
 from tests.database.engine.workflows import TWO_TASKS
 from tests.support.weave import Done, Weave
@@ -71,6 +72,36 @@ def test_r223_c048_a_result_that_comes_during_a_pause_is_kept_until_the_resume(w
     records = weave.database.transaction(lambda tx: audit_list(tx, weave.namespace_id, Page(2)))
     assert [record.operation for record in records] == ["instance.resume", "instance.pause"]
     assert weave.controls.instance_pause(weave.order("instance.pause", instance, key="k")).deduplicated
+
+
+@pytest.mark.requirement("R223")
+def test_c048_pause_and_completion_at_once_dispatch_nothing_before_the_resume(weave: Weave) -> None:
+    weave.publish(TWO_TASKS)
+    for _ in range(8):
+        instance = weave.start("two")
+        (assignment,) = weave.claim()
+
+        def complete(assignment: Assignment = assignment) -> None:
+            weave.answer(assignment, Done({"ok": True}))
+            weave.advance()
+
+        with ThreadPoolExecutor(2) as pool:
+            paused = pool.submit(weave.pause, instance)
+            pool.submit(complete).result()
+            assert paused.result()["control"] in {"PAUSING", "PAUSED"}
+        weave.advance()
+        assert weave.get(instance)["control"] == "PAUSED"
+        assert weave.work(answers) == 0
+        weave.resume(instance)
+        ran: list[str] = []
+
+        def handlers(step: str, *_: object, ran: list[str] = ran) -> Done:
+            ran.append(step)
+            return Done({"ok": True})
+
+        weave.drive(handlers)
+        assert ran == ["b"]
+        assert weave.get(instance)["state"] == "SUCCEEDED"
 
 
 def test_a_waiting_task_is_held_and_its_deadlines_stand_still(weave: Weave) -> None:
