@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from definitions.duration import format_duration
-from definitions.graph import FailSpec, JoinSpec, Node, NodeKind, PollSpec, SetSpec, TaskSpec, WaitSpec
+from definitions.graph import FailSpec, JoinSpec, Node, NodeKind, PollSpec, SetSpec, TaskSpec, UntilSpec, WaitSpec
 
 _WORDS = {NodeKind.FORK: "parallel"}
 
@@ -25,6 +25,8 @@ def facts_of(node: Node) -> list[str]:
             return [_task(poll.task), _rhythm(poll), *ends]
         case WaitSpec(for_seconds=seconds):
             return [f"for {format_duration(seconds)}"]
+        case UntilSpec(until=until, timeout_seconds=timeout):
+            return [f"until {until.source}", f"at most {format_duration(timeout)}"]
         case FailSpec(code=code):
             return [code]
         case SetSpec(values=values) if isinstance(values.source, dict):

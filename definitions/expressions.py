@@ -25,24 +25,39 @@ class ExpressionCompiler:
 
     def condition(self, scalar: Scalar, environment: Environment) -> Checked:
         """Compile a condition; one that can't be true or false is a finding."""
+        checked, positions = self._expression(scalar, environment, what="a condition")
+        if checked is None:
+            return check_expression("true", environment)
+        if not checked.problems and checked.type.kind not in (Kind.BOOL, Kind.DYN):
+            message = f"a condition must be true or false, this is {checked.type}"
+            hint = "compare it, such as `x != null` or `x > 0`"
+            self._findings.add_problem(Problem(Code.CONDITION_NOT_BOOLEAN, 0, message, hint), positions)
+        return checked
+
+    def instant(self, scalar: Scalar, environment: Environment) -> Checked | None:
+        """Compile an expression that gives an instant as text; one that can't be text is a finding."""
+        checked, positions = self._expression(scalar, environment, what="this")
+        if checked is not None and not checked.problems and checked.type.kind not in (Kind.STRING, Kind.DYN):
+            message = f"an instant is a text such as '2026-11-30T12:00:00Z', this is {checked.type}"
+            self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, None), positions)
+        return checked
+
+    def _expression(self, scalar: Scalar, environment: Environment, *, what: str) -> tuple[Checked | None, Positions]:
+        """Compile a scalar that is an expression as a whole; None if it is written as a template."""
         positions = positions_of(scalar, self._source)
         text = scalar.text
         leading = len(text) - len(text.lstrip())
         positions = positions.from_offset(leading) if leading else positions
         text = text.strip()
         if text.startswith("${") and text.endswith("}"):
-            message = "a condition is an expression and needs no `${` and `}`"
+            message = f"{what} is an expression and needs no `${{` and `}}`"
             hint = f"write `{text[2:-1].strip()[:80]}`"
             self._findings.add_problem(Problem(Code.EXPRESSION_SYNTAX, 0, message, hint), positions)
-            return check_expression("true", environment)
+            return None, positions
         checked = check_expression(text, environment, positions)
         for problem in checked.problems:
             self._findings.add_problem(problem, positions)
-        if not checked.problems and checked.type.kind not in (Kind.BOOL, Kind.DYN):
-            message = f"a condition must be true or false, this is {checked.type}"
-            hint = "compare it, such as `x != null` or `x > 0`"
-            self._findings.add_problem(Problem(Code.CONDITION_NOT_BOOLEAN, 0, message, hint), positions)
-        return checked
+        return checked, positions
 
     def template(self, node: YamlNode | None, environment: Environment) -> CheckedTemplate:
         """Compile a JSON value with holes; an absent one is null."""

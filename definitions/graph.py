@@ -84,6 +84,15 @@ class WaitSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class UntilSpec:
+    """A durable wait until an instant, which the expression gives as RFC 3339 text when the step begins."""
+
+    until: Expression
+    timeout_seconds: float
+    continue_on_timeout: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PollSpec:
     """A bounded poll; `every` counts from a round's end to the next round's start."""
 
@@ -128,7 +137,7 @@ class JoinSpec:
     opens: str  # the BRANCH or FORK node that this join closes
 
 
-Spec = TaskSpec | BranchSpec | WaitSpec | PollSpec | SetSpec | FailSpec | ReturnSpec | JoinSpec | None
+Spec = TaskSpec | BranchSpec | WaitSpec | UntilSpec | PollSpec | SetSpec | FailSpec | ReturnSpec | JoinSpec | None
 
 
 @dataclass(frozen=True, slots=True)

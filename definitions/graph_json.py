@@ -26,6 +26,7 @@ from definitions.graph import (
     SetSpec,
     Spec,
     TaskSpec,
+    UntilSpec,
     WaitSpec,
 )
 from definitions.positions import Positions
@@ -173,6 +174,12 @@ def _spec_to_json(spec: Spec) -> Document | None:
             return {"cases": [{"label": case.label, "when": _expression_to_json(case.when)} for case in cases]}
         case WaitSpec(for_seconds=for_seconds):
             return {"for_seconds": for_seconds}
+        case UntilSpec():
+            return {
+                "until": _expression_to_json(spec.until),
+                "timeout_seconds": spec.timeout_seconds,
+                "continue_on_timeout": spec.continue_on_timeout,
+            }
         case PollSpec():
             return {
                 "task": _task_to_json(spec.task),
@@ -206,6 +213,8 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
         case NodeKind.BRANCH:
             cases = (Case(case["label"], _expression_from_json(case["when"])) for case in document["cases"])
             return BranchSpec(tuple(cases))
+        case NodeKind.WAIT if "until" in document:
+            return UntilSpec(**{**document, "until": _certain_expression(document["until"])})
         case NodeKind.WAIT:
             return WaitSpec(**document)
         case NodeKind.POLL:

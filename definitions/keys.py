@@ -47,13 +47,8 @@ CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
 PARALLEL = Keys("`parallel`", frozenset({"join", "branches"}), {"steps": "steps with `needs`"})
 WAIT = Keys(
     "`wait`",
-    frozenset({"for"}),
-    {
-        "until": "a wait for an instant",
-        "signal": "a wait for a signal",
-        "timeout": "the bound of such a wait",
-        "on_timeout": "what follows such a bound",
-    },
+    frozenset({"for", "until", "timeout", "on_timeout"}),
+    {"signal": "a wait for a signal"},
 )
 POLL = Keys(
     "`poll`",

@@ -136,7 +136,7 @@ def _kind(kind: str) -> Schema:
         case "parallel":
             return _object(keys.PARALLEL, _parallel_values(), required=("branches",))
         case "wait":
-            return _object(keys.WAIT, {"for": _reference("span")}, required=("for",))
+            return _wait()
         case "poll":
             return _object(keys.POLL, _poll_values(), required=("task", "done_when", "every", "max_rounds", "timeout"))
         case "set":
@@ -147,6 +147,18 @@ def _kind(kind: str) -> Schema:
             return _object(keys.FAIL, values, required=("code", "message"))
         case _:
             return _described(_reference("value"), "The output with which the instance ends here.")
+
+
+def _wait() -> Schema:
+    values = {
+        "for": _reference("span"),
+        "until": _described(_reference("expression"), "The instant, as RFC 3339 text."),
+        "timeout": _described(_reference("span"), "The bound of a wait with `until`."),
+        "on_timeout": {"enum": ["fail", "continue"]},
+    }
+    whole = _object(keys.WAIT, values)
+    forbidden = {"properties": dict.fromkeys(("until", "timeout", "on_timeout"), False), "required": ["for"]}
+    return {**whole, "oneOf": [forbidden, {"properties": {"for": False}, "required": ["until", "timeout"]}]}
 
 
 def _branch() -> Schema:

@@ -7,7 +7,7 @@ escaped, so that no title can change the drawing.
 from __future__ import annotations
 
 from definitions.duration import format_duration
-from definitions.graph import BranchSpec, FailSpec, Graph, Node, NodeKind, PollSpec, TaskSpec, WaitSpec
+from definitions.graph import BranchSpec, FailSpec, Graph, Node, NodeKind, PollSpec, TaskSpec, UntilSpec, WaitSpec
 
 _SHAPES = {
     NodeKind.TASK: ('["', '"]'),
@@ -49,6 +49,8 @@ def _lines_of(node: Node) -> list[str]:
             lines.append(f"{poll.task.type}@{poll.task.task_version} every {every}, at most {poll.rounds_max}")
         case WaitSpec(for_seconds=seconds):
             lines.append(f"wait {format_duration(seconds)}")
+        case UntilSpec(until=until, timeout_seconds=timeout):
+            lines.append(f"wait until {until.source}, at most {format_duration(timeout)}")
         case FailSpec(code=code):
             lines.append(f"fail {code}")
         case _ if node.kind in (NodeKind.SET, NodeKind.RETURN):

@@ -79,6 +79,15 @@ class WaitModel:
 
 
 @dataclass(frozen=True, slots=True)
+class UntilModel:
+    """A wait until an instant, with its bound."""
+
+    until: Scalar | None
+    timeout: float | None
+    continue_on_timeout: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PollModel:
     """A bounded poll."""
 
@@ -115,7 +124,7 @@ class ReturnModel:
     output: YamlNode | None
 
 
-Kind = TaskModel | BranchModel | ParallelModel | WaitModel | PollModel | SetModel | FailModel | ReturnModel
+Kind = TaskModel | BranchModel | ParallelModel | WaitModel | UntilModel | PollModel | SetModel | FailModel | ReturnModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from definitions.model import (
     ReturnModel,
     SetModel,
     StepModel,
+    UntilModel,
     WaitModel,
 )
 from definitions.task_fields import read_task
@@ -202,9 +203,22 @@ class StepReader:
         if mapping is None:
             return None
         inner = Fields(mapping, keys.WAIT, self.findings)
-        is_later = inner.has("until") or inner.has("signal")
-        seconds = inner.duration("for", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=not is_later)
-        return WaitModel(seconds)
+        if inner.has("until") or inner.has("signal"):
+            return self._until(inner)
+        for name in ("timeout", "on_timeout"):
+            if inner.has("for") and inner.has(name):
+                message = f"`{name}` belongs to a wait with `until`; `for` is its own bound"
+                self.findings.at(Code.CONTRADICTION, inner.key_place(name), message)
+        return WaitModel(inner.duration("for", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=True))
+
+    def _until(self, inner: Fields) -> Kind:
+        if inner.has("for"):
+            message = "a wait has `for` or `until`, not both"
+            self.findings.at(Code.CONTRADICTION, inner.key_place("for"), message)
+        is_later = inner.has("signal")
+        bound = inner.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=not is_later)
+        on_timeout = inner.choice("on_timeout", ("fail", "continue"))
+        return UntilModel(inner.scalar_of("until"), bound, on_timeout == "continue")
 
     def _poll(self, fields: Fields) -> Kind | None:
         mapping = fields.mapping_of("poll")

@@ -28,6 +28,7 @@ from definitions.graph import (
     ReturnSpec,
     SetSpec,
     Spec,
+    UntilSpec,
     WaitSpec,
 )
 from definitions.model import (
@@ -40,6 +41,7 @@ from definitions.model import (
     SetModel,
     StepModel,
     TaskModel,
+    UntilModel,
     WaitModel,
 )
 from definitions.schema import type_of_schema
@@ -138,6 +140,8 @@ class Weaver:
             case WaitModel(seconds=seconds):
                 spec = WaitSpec(seconds or 0.0)
                 return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(seconds or 0.0)
+            case UntilModel() as until:
+                return self._until(spot, until)
             case SetModel(values=values):
                 return self._set(spot, values)
             case FailModel(code=code, message=message):
@@ -172,6 +176,15 @@ class Weaver:
         index = self._add(spot, NodeKind.SET, SetSpec(checked.template) if checked.template else None)
         self._succeed(spot, checked.type)
         return [(index, None)], bounds.value()
+
+    def _until(self, spot: _Spot, wait: UntilModel) -> tuple[Frontier, Bounds]:
+        spec = None
+        timeout = wait.timeout or 0.0
+        if wait.until is not None:
+            checked = self._expressions.instant(wait.until, self._environment(spot.scope, spot.step.id))
+            if checked is not None and checked.expression is not None:
+                spec = UntilSpec(checked.expression, timeout, wait.continue_on_timeout)
+        return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(timeout)
 
     def _end(self, spot: _Spot, kind: NodeKind, spec: Spec) -> tuple[Frontier, Bounds]:
         index = self._add(spot, kind, spec)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec, WaitSpec
-from engine import pausing, polling, recovery, tasks
+from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
+from engine import pausing, polling, recovery, tasks, waiting
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -46,7 +46,7 @@ from engine.stimulus import (
     SubmissionRefused,
     TaskEnded,
 )
-from orbit.clock import Micros, seconds
+from orbit.clock import Micros
 
 __all__ = ["advance"]
 
@@ -221,10 +221,8 @@ def _run(draft: Draft, node: Node) -> None:
             draft.succeed(node.id, chosen=choose(draft, node))
         case ((NodeKind.FORK | NodeKind.JOIN), _):
             draft.succeed(node.id)
-        case NodeKind.WAIT, WaitSpec() as spec:
-            due_at = draft.now + seconds(spec.for_seconds)
-            draft.enter(node.id, StepState.WAITING, reason=StepReason.TIMER, due_at=due_at)
-            draft.record("step.waiting", node.id, reason=StepReason.TIMER.value, seconds=spec.for_seconds)
+        case NodeKind.WAIT, _:
+            waiting.enter(draft, node)
         case NodeKind.SET, SetSpec() as spec:
             draft.keep(node.id, render(draft, spec.values))
             draft.succeed(node.id)
@@ -274,7 +272,7 @@ def _fire(draft: Draft, node: Node, step: Step) -> None:
     if step.state is StepState.RUNNING:
         draft.cancel_task(step, StepReason.STEP_TIMED_OUT)
     elif step.reason is StepReason.TIMER:
-        draft.succeed(step.id)
+        waiting.fire(draft, node, step)
     elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:
         polling.exhausted(draft, step, "its time-out has passed")
     elif step.reason is StepReason.QUEUE_FULL:

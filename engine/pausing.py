@@ -9,6 +9,7 @@ The surprising rule: whatever ends an instance ends its pause first.
 
 from __future__ import annotations
 
+from definitions.graph import UntilSpec
 from engine.draft import Draft
 from engine.instance import Pause, Step
 from engine.states import Control, InstanceState, StepState
@@ -60,9 +61,11 @@ def _go_on(draft: Draft, step: Step, since: Micros) -> None:
         return
     # A step that a recovery has entered during the pause has stood still from then on only.
     span = draft.now - max(since, step.entered_at)
+    # An instant that a workflow waits for is one of the world's, which no pause puts off.
+    is_absolute = isinstance(draft.flow.nodes[step.id].spec, UntilSpec)
     draft.change(
         step,
-        due_at=_later(step.due_at, span),
+        due_at=step.due_at if is_absolute else _later(step.due_at, span),
         timeout_at=_later(step.timeout_at, span),
         start_by_at=_later(step.start_by_at, span),
     )

@@ -16,7 +16,8 @@ from definitions.template import Template
 from engine.draft import Draft
 from engine.instance import INPUT, Failure
 from engine.states import StepState
-from orbit.clock import to_rfc3339
+from orbit.clock import Micros, from_rfc3339, to_rfc3339
+from orbit.errors import InvalidRequest
 from orbit.ids import to_hex
 from orbit.jsontext import Json
 
@@ -55,6 +56,24 @@ def condition(draft: Draft, expression: Expression, *, output_of: str | None = N
         return expression.evaluate_condition(roots)
     except EvaluationError as error:
         raise ExpressionFailed(_failure(error)) from error
+
+
+def instant(draft: Draft, expression: Expression) -> Micros:
+    """Evaluate an expression that gives an instant as RFC 3339 text."""
+    roots = _roots(draft, expression.step_references, output_of=None, round_number=0)
+    try:
+        value = expression.evaluate(roots)
+    except EvaluationError as error:
+        raise ExpressionFailed(_failure(error)) from error
+    try:
+        if isinstance(value, str):
+            return from_rfc3339(value)
+    except InvalidRequest:
+        pass
+    line, column = expression.positions.locate(0)
+    details = {"cause": "NO_INSTANT", "line": line, "column": column, "expression": expression.source}
+    message = "an instant as RFC 3339 text with an offset is needed, such as 2026-11-30T12:00:00Z"
+    raise ExpressionFailed(Failure("EXPRESSION_ERROR", message, details))
 
 
 def render(draft: Draft, template: Template, *, round_number: int = 0) -> Json:

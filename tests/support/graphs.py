@@ -21,6 +21,7 @@ from definitions.graph import (
     SetSpec,
     Spec,
     TaskSpec,
+    UntilSpec,
     WaitSpec,
 )
 from definitions.template import compile_template
@@ -65,6 +66,10 @@ def task(identifier: str, params: Json = None, **changes: Any) -> Block:
 
 def wait(identifier: str, seconds: float) -> Block:
     return Block(identifier, NodeKind.WAIT, WaitSpec(seconds))
+
+
+def wait_until(identifier: str, until: str, timeout_seconds: float, *, continue_on_timeout: bool = False) -> Block:
+    return Block(identifier, NodeKind.WAIT, UntilSpec(compile_expression(until), timeout_seconds, continue_on_timeout))
 
 
 def put(identifier: str, values: Json) -> Block:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from definitions.graph import Graph
-from tests.support.graphs import Block, branch, done, fail, graph, parallel, poll, put, task, wait
+from tests.support.graphs import Block, branch, done, fail, graph, parallel, poll, put, task, wait, wait_until
 
 CONDITIONS = st.sampled_from(["input.n > 3", "input.n == 2", "input.go", "!input.go", "input.missing == 1"])
 INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
@@ -18,7 +18,9 @@ def blocks(draw: st.DrawFn, names: Callable[[], str], depth: int) -> list[Block]
 
 @st.composite
 def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
-    kinds = ["task", "task", "poll", "wait", "set", "fail", "return"] + (["branch", "parallel"] * 3 if depth else [])
+    kinds = ["task", "task", "poll", "wait", "until", "set", "fail", "return"] + (
+        ["branch", "parallel"] * 3 if depth else []
+    )
     kind = draw(st.sampled_from(kinds))
     name = names()
     match kind:
@@ -29,6 +31,11 @@ def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
             block = poll(name, rounds_max=rounds, timeout_seconds=timeout, continue_on_round_error=draw(st.booleans()))
         case "wait":
             block = wait(name, draw(st.sampled_from([0.1, 7.0, 300.0])))
+        case "until":
+            moment = draw(st.sampled_from(["now", "instance.started_at", "'2027-01-15T08:02:00Z'", "input.missing"]))
+            block = wait_until(
+                name, moment, draw(st.sampled_from([5.0, 400.0])), continue_on_timeout=draw(st.booleans())
+            )
         case "set":
             block = put(name, draw(st.sampled_from([{"v": "${ input.n }"}, {"v": "${ input.missing }"}, {}])))
         case "fail" | "return":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from definitions.commands import diff as diff_command
@@ -121,14 +121,14 @@ def test_reasons_say_what_differs() -> None:
 
 
 @given(workflows())
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_a_graph_is_the_same_as_itself_whatever_its_titles(graph: Graph) -> None:
     moved = replace(graph, title="x", nodes=tuple(replace(node, title="y", line=9, column=9) for node in graph.nodes))
     assert diff_graphs(graph, moved).verdict is Verdict.SAME
 
 
 @given(workflows(), workflows(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_what_an_instance_has_begun_before_the_named_steps_is_unchanged(
     old: Graph, other: Graph, data: st.DataObject
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from definitions.commands import graph as graph_command
 from definitions.compiler import compile_definition
@@ -101,13 +101,13 @@ def test_blocks_are_found_again_as_they_were_written() -> None:
 
 
 @given(workflows())
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_the_blocks_of_any_graph_hold_every_node_once(graph: Graph) -> None:
     assert list(node_ids(structure_of(graph))) == [node.id for node in graph.nodes]
 
 
 @given(workflows())
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_any_graph_is_drawn_inside_its_picture(graph: Graph) -> None:
     picture = drawn(graph)
     width, height = float(picture.attrib["width"]), float(picture.attrib["height"])

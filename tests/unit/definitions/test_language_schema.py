@@ -84,6 +84,7 @@ WHOLE: dict[str, Any] = {
                 "on_round_error": "continue",
             },
         },
+        {"id": "u", "wait": {"until": "input.name", "timeout": "1h", "on_timeout": "continue"}},
         {"id": "e", "when": "false", "fail": {"code": "BAD", "message": "no"}},
         {"id": "f", "return": {"x": "${ input.name }"}},
     ],
