@@ -137,6 +137,7 @@ def measure(stack: contextlib.ExitStack, folder: Path, database_url: str, option
     link.queue_id = next(queue["id"] for queue in link.call("GET", "/v1/queues") if queue["name"] == "bench")
     wait_a_moment(SETTLE_SECONDS)
     print(f"load average           {os.getloadavg()[0]:.2f}")
+    print(f"bare round trip        {bare_round_trip_micros(database_url):.0f} us (median of `select 1`, PyMySQL alone)")
     print(f"node resident, idle    {link.resident_mib():.0f} MiB")
     worker_environment = environment | {"BENCH_CAPACITY": str(options.capacity)}
     stack.enter_context(process([str(ROOT / "bench" / "worker.py")], folder / "worker.log", worker_environment))
@@ -145,6 +146,22 @@ def measure(stack: contextlib.ExitStack, folder: Path, database_url: str, option
     end_to_end(link, environment, options)
     apart(link, environment, options)
     print(f"node resident, after   {link.resident_mib():.0f} MiB")
+
+
+def bare_round_trip_micros(database_url: str) -> float:
+    """Measure this machine's yardstick: one empty statement there and back, by which runs can be compared."""
+    url = make_url(database_url)
+    connection = pymysql.connect(
+        host=url.host, port=url.port or 3306, user=url.username, password=url.password or "", ssl_disabled=True
+    )
+    spans: list[float] = []
+    with connection, connection.cursor() as cursor:
+        for _ in range(500):
+            begun = time.perf_counter()
+            cursor.execute("select 1")
+            cursor.fetchall()
+            spans.append(time.perf_counter() - begun)
+    return statistics.median(spans) * 1e6
 
 
 def pick_up(link: Link, samples: int) -> None:
