@@ -29,11 +29,14 @@ from orbit.database.facts import Facts
 from orbit.database.failures import Failure, classify
 from orbit.database.transaction import RunAgain, Transaction
 from orbit.errors import Unavailable
+from orbit.logs import get_logger
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Engine
+    from sqlalchemy import URL, Connection, Engine, RootTransaction
 
 T = TypeVar("T")
+
+_log = get_logger(__name__)
 
 ATTEMPTS_MAX = 5
 _BACKOFF_SECONDS = 0.005
@@ -148,12 +151,34 @@ class Database:
         raise AssertionError(message)
 
     def _once(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
-        with engine.connect() as connection, connection.begin():
+        with engine.connect() as connection:
             transaction = Transaction(connection, self.clock, self._facts, is_sqlite=self.is_sqlite)
-            result = work(transaction)
+            opened = connection.begin()
+            try:
+                result = work(transaction)
+                opened.commit()
+            except BaseException as error:
+                _abandon(connection, opened, error)
+                raise
             self.counts["transactions"] += 1
             self.counts["statements"] += transaction.statement_count
         return transaction, result
+
+
+def _abandon(connection: Connection, opened: RootTransaction, error: BaseException) -> None:
+    """Roll back, or throw the connection away if nobody can say where it stands.
+
+    After a COMMIT that failed, a greenlet killed inside a call, or a ROLLBACK that failed, the connection may be half
+    read or still hold its transaction: its next user would commit somebody else's work.
+    """
+    if isinstance(error, Exception) and opened.is_active:
+        try:
+            opened.rollback()
+        except Exception:  # noqa: BLE001  (the first error is the one to raise)
+            _log.warning("database.rollback_failed")
+        else:
+            return
+    connection.invalidate()
 
 
 class _NativeThread:
