@@ -110,13 +110,14 @@ def test_a_killed_workers_tasks_run_again_only_where_that_is_safe(database_url: 
 
         wait_until(lambda: not installed.open_tasks(), END_SECONDS_MAX, what="the end of all that can end")
         begun = Counter(line.task_id for line in installed.begun())
-        kinds = {line.task_id: line.type for line in installed.begun()}
         lost = {row.task_id for row in installed.attempts() if row.state == "LOST"}
-        safe = {task_id for task_id in lost if kinds[task_id] == "work.safe"}
+        safe = {task_id for task_id in lost if client.get_task(task_id).type == "work.safe"}
         manual = lost - safe
         assert len(safe) >= 3
         assert len(manual) >= 3
-        assert {begun[task_id] for task_id in safe} == {2}
+        # The kill may come between a granted Start and the handler's first line: lost, though it had not begun.
+        assert {begun[task_id] for task_id in safe} <= {1, 2}
+        assert sum(begun[task_id] == 2 for task_id in safe) >= 3
         assert {begun[task_id] for task_id in begun.keys() - safe} == {1}
         assert installed.task_states() == {"SUCCEEDED": 406 - len(manual), "NEEDS_REVIEW": len(manual)}
         assert {client.get_task(task_id).state for task_id in manual} == {"NEEDS_REVIEW"}
