@@ -11,7 +11,7 @@ from typing import Any
 from orbit.database import Database
 from tests.support.waiting import wait_until
 
-SETTLE_SECONDS = 20.0  # a silent client of a TLS port is let go after its handshake time-out
+SETTLE_SECONDS = 3.0
 
 
 def threads() -> set[threading.Thread]:
@@ -25,11 +25,14 @@ def greenlets() -> "set[Any]":
     if greenlet is None:
         return set()
     hub = getattr(sys.modules.get("gevent.hub"), "Hub", ())
+    running = {thread.ident for thread in threading.enumerate()}
     return {
         each
         for each in gc.get_objects()
         # By type: `isinstance` would ask a weak proxy for the class of what is gone.
         if issubclass(type(each), greenlet.greenlet) and each and each.parent is not None and not isinstance(each, hub)
+        # What belongs to the hub of a thread that has ended never runs again.
+        if getattr(each.parent, "thread_ident", None) in {None, *running}
     }
 
 
