@@ -58,7 +58,8 @@ class Operation:
 
     `answer` is the model of the data, `is_page` says that the data is a list of it. With `takes_yaml` a body may also
     be a YAML text, which the handler finds in `Call.text`. `creates` says that a first success is 201. `other_types`
-    are media types that a success may have instead of the JSON envelope.
+    are media types that a success may have instead of the JSON envelope. With any of `or_scopes` a caller is let in
+    too: the handler then asks for the one that it needs.
     """
 
     method: str
@@ -74,6 +75,7 @@ class Operation:
     is_page: bool = False
     takes_yaml: bool = False
     other_types: tuple[str, ...] = ()
+    or_scopes: tuple[Scope, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def call_read(req: falcon.Request, operation: Operation, path: dict[str, str]) -
     credential = cast("Credential | None", getattr(req.context, "credential", None))
     if operation.scope is not None:
         assert credential is not None, "the middleware authenticates every operation with a scope"
-        credential.require(operation.scope)
+        credential.require_any((operation.scope, *operation.or_scopes))
     query = Query(req, [parameter.name for parameter in operation.query])
     body: Request | None = None
     value: Json = None

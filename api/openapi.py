@@ -67,7 +67,7 @@ def _operation(operation: Operation) -> Json:
         "summary": operation.summary,
         "parameters": [*_path_parameters(operation.path), *_query_parameters(operation)],
         "responses": _responses(operation),
-        "security": [] if operation.scope is None else [{"credential": [str(operation.scope)]}],
+        "security": _security(operation),
     }
     if operation.keyed:
         content["parameters"].append(
@@ -85,6 +85,12 @@ def _operation(operation: Operation) -> Json:
             media[YAML_TYPE] = {"schema": {"type": "string"}}
         content["requestBody"] = {"required": True, "content": media}
     return content
+
+
+def _security(operation: Operation) -> Json:
+    if operation.scope is None:
+        return []
+    return [{"credential": [str(scope)]} for scope in (operation.scope, *operation.or_scopes)]
 
 
 def _operation_id(operation: Operation) -> str:

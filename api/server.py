@@ -29,6 +29,7 @@ from api.installation import installation_check
 from api.listener import ListenerLimits, NodeServer
 from api.openapi import document_make
 from api.resources.applications import Applications
+from api.resources.batches import Batches
 from api.resources.instance_control import InstanceControl
 from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
@@ -101,6 +102,7 @@ class Node:
             *Applications(database).operations(),
             *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
             *TaskRecovery(database, self.pulse).operations(),
+            *Batches(database, self.pulse).operations(),
             *self.workflows.operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
             *InstanceControl(controls, Recoveries(database, advancer, controls, tasks)).operations(),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from orbit.sdk.batch_models import Batch, CreateBatch, TaskSelection
     from orbit.sdk.client import Client
     from orbit.sdk.context import CancelReason, TaskContext
     from orbit.sdk.errors import (
@@ -50,6 +51,7 @@ _PUBLIC: dict[str, str] = {
     "APIError": "orbit.sdk.errors",
     "Application": "orbit.sdk.models",
     "ApplicationResult": "orbit.sdk.models",
+    "Batch": "orbit.sdk.batch_models",
     "CancelReason": "orbit.sdk.context",
     "Cancelled": "orbit.sdk.outcomes",
     "Client": "orbit.sdk.client",
@@ -58,6 +60,7 @@ _PUBLIC: dict[str, str] = {
     "ConfigureQueueRequest": "orbit.sdk.models",
     "Connection": "orbit.sdk.settings",
     "ConnectionFailed": "orbit.sdk.errors",
+    "CreateBatch": "orbit.sdk.batch_models",
     "CreateQueueRequest": "orbit.sdk.models",
     "Defer": "orbit.sdk.outcomes",
     "Instance": "orbit.sdk.models",
@@ -78,6 +81,7 @@ _PUBLIC: dict[str, str] = {
     "Task": "orbit.sdk.models",
     "TaskContext": "orbit.sdk.context",
     "TaskResult": "orbit.sdk.models",
+    "TaskSelection": "orbit.sdk.batch_models",
     "UnknownOutcome": "orbit.sdk.outcomes",
     "Worker": "orbit.sdk.worker",
     "WorkerRefused": "orbit.sdk.errors",
@@ -87,6 +91,7 @@ __all__ = [
     "APIError",
     "Application",
     "ApplicationResult",
+    "Batch",
     "CancelReason",
     "Cancelled",
     "Client",
@@ -95,6 +100,7 @@ __all__ = [
     "ConfigureQueueRequest",
     "Connection",
     "ConnectionFailed",
+    "CreateBatch",
     "CreateQueueRequest",
     "Defer",
     "Instance",
@@ -115,6 +121,7 @@ __all__ = [
     "Task",
     "TaskContext",
     "TaskResult",
+    "TaskSelection",
     "UnknownOutcome",
     "Worker",
     "WorkerRefused",

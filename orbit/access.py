@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,6 +55,11 @@ class Credential:
         if scope not in self.scopes:
             message = f"the credential lacks the scope {scope}"
             raise Forbidden(message)
+
+    def require_any(self, scopes: Sequence[Scope]) -> None:
+        """Raise Forbidden, naming the first, unless the credential has one of these scopes."""
+        if not any(scope in self.scopes for scope in scopes):
+            self.require(scopes[0])
 
     def require_all_queues(self) -> None:
         """Raise Forbidden unless the credential's range is all queues."""

@@ -46,31 +46,35 @@ def task_cancel(tx: Transaction, command: Command, actor: Actor, cancel: Cancel,
 
     Raises NotFound, OwnedByWorkflow for a workflow's task.
     """
+    return once(tx, command, lambda: cancel_now(tx, command.namespace_id, actor, cancel, around))
 
-    def make() -> Made:
-        task = task_read(tx, cancel.task_id)
-        if task is None or task.namespace_id != command.namespace_id:
-            message = "no such task"
-            raise NotFound(message)
-        if task.source_kind == SourceKind.WORKFLOW:
-            message = "the task belongs to a workflow instance; cancel the instance"
-            raise OwnedByWorkflow(message)
-        outcome = tasks_cancel(tx, [cancel], around)[cancel.task_id]
-        record = AuditRecord(
-            namespace_id=task.namespace_id,
-            actor=actor,
-            operation="task.cancel",
-            subject_kind="task",
-            subject_id=task.id,
-            reason=cancel.reason,
-            before={"state": task.state},
-            after={"state": outcome.state, "cancel_requested": outcome.is_wanted},
-        )
-        audit_insert(tx, record, now=tx.now())
-        answer = {"id": task.id.hex(), "state": outcome.state, "cancel_requested": outcome.is_wanted}
-        return Made(task.id, {"task": answer})
 
-    return once(tx, command, make)
+def cancel_now(tx: Transaction, namespace_id: bytes, actor: Actor, cancel: Cancel, around: Surroundings) -> Made:
+    """Cancel a task for a caller outside, with its audit record; the caller keeps the receipt.
+
+    Raises NotFound, OwnedByWorkflow for a workflow's task.
+    """
+    task = task_read(tx, cancel.task_id)
+    if task is None or task.namespace_id != namespace_id:
+        message = "no such task"
+        raise NotFound(message)
+    if task.source_kind == SourceKind.WORKFLOW:
+        message = "the task belongs to a workflow instance; cancel the instance"
+        raise OwnedByWorkflow(message)
+    outcome = tasks_cancel(tx, [cancel], around)[cancel.task_id]
+    record = AuditRecord(
+        namespace_id=task.namespace_id,
+        actor=actor,
+        operation="task.cancel",
+        subject_kind="task",
+        subject_id=task.id,
+        reason=cancel.reason,
+        before={"state": task.state},
+        after={"state": outcome.state, "cancel_requested": outcome.is_wanted},
+    )
+    audit_insert(tx, record, now=tx.now())
+    answer = {"id": task.id.hex(), "state": outcome.state, "cancel_requested": outcome.is_wanted}
+    return Made(task.id, {"task": answer})
 
 
 def tasks_cancel(tx: Transaction, cancels: Sequence[Cancel], around: Surroundings) -> dict[bytes, CancelOutcome]:

@@ -62,6 +62,17 @@ PROBE_SECONDS_MAX = 0.25
 SESSION_SEEN_SECONDS = 10.0
 SESSION_STALE_MICROS = 30 * SECOND
 
+# Batches of an operator's decisions.
+BATCH_SUBJECTS_MAX = 10_000
+BATCH_RATE_DEFAULT = 10.0
+BATCH_RATE_MAX = 1_000.0
+BATCH_RATE_MIN = 0.01
+BATCH_CHUNK_MAX = 50  # items that one node takes at a time
+BATCH_CHUNK_MICROS = SECOND // 4  # as many as the rate gives in this time, but at least one
+BATCH_LEASE_MICROS = 30 * SECOND  # a node that dies with a chunk holds the batch up for so long
+BATCH_PAUSE_MICROS = SECOND  # after an item that a limit holds up
+BATCH_PROBE_SECONDS = 1.0
+
 assert LEASE_RENEW_MICROS * 2 < LEASE_MICROS, "one lost renewal must not lose a lease"
 assert ASSIGN_MICROS < LEASE_MICROS, "an assignment is shorter than a lease, so that a silent worker is found soon"
 assert ATTEMPT_TIMEOUT_MICROS_DEFAULT <= DEADLINE_MICROS_DEFAULT, "one attempt fits into the default deadline"

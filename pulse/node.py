@@ -12,12 +12,14 @@ from orbit.batcher import Batcher
 from orbit.errors import OrbitError
 from orbit.logs import get_logger
 from pulse import limits
+from pulse.batches import BatchRunner
 from pulse.changes import Changes
 from pulse.dispatch import Dispatcher
 from pulse.execution import Execution
 from pulse.listener import TaskListener
 from pulse.submission import Submit, tasks_accept
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
+from pulse.task_batches import task_operations
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -42,6 +44,9 @@ class PulseNode:
         self.dispatcher = Dispatcher(database, name, self.execution.give_back)
         self.submissions: Batcher[Submit, Answer | OrbitError] = Batcher("submit", self._accept, size=_submit_bytes)
         self.deadlines = DeadlineSweep(database, self)
+        self.batches = BatchRunner(database)
+        self.batches.operations |= task_operations(self)
+        self._batch_wanted = Event()
         self._stopping = Event()
         self._loops: list[gevent.Greenlet[..., None]] = []
 
@@ -52,6 +57,7 @@ class PulseNode:
             gevent.spawn(self._delayed_loop),
             gevent.spawn(self._lease_loop),
             gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
+            gevent.spawn(self._batch_loop),
         ]
 
     def drain(self, *, spread_ms: int) -> None:
@@ -61,6 +67,7 @@ class PulseNode:
     def stop(self) -> None:
         """End the loops and finish every batch under way."""
         self._stopping.set()
+        self._batch_wanted.set()
         self.dispatcher.stop()
         gevent.joinall(self._loops)
         self.submissions.stop()
@@ -86,6 +93,10 @@ class PulseNode:
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Ask workers to stop."""
         self.dispatcher.on_cancel_wanted(reasons)
+
+    def batch_created(self) -> None:
+        """Begin with a batch at once."""
+        self._batch_wanted.set()
 
     def _accept(self, batch: Sequence[Submit]) -> list[Answer | OrbitError]:
         return tasks_accept(self.database, batch, self.on_ready)
@@ -124,6 +135,19 @@ class PulseNode:
             self._guarded(sweep)
             wait = limits.SWEEP_SECONDS if due[0] is None else min(limits.SWEEP_SECONDS, due[0] / 1_000_000)
             self._stopping.wait(max(wait, 0.001))
+
+    def _batch_loop(self) -> None:
+        while not self._stopping.is_set():
+            wait = [limits.BATCH_PROBE_SECONDS]
+
+            def step(wait: list[float] = wait) -> int:
+                wait[0] = self.batches.run_once()
+                return 0
+
+            self._guarded(step)
+            self._batch_wanted.wait(wait[0])
+            if not self._stopping.is_set():
+                self._batch_wanted.clear()
 
     def _guarded(self, sweep: Callable[[], int]) -> int:
         try:

@@ -59,20 +59,21 @@ def task_review(tx: Transaction, command: Command, actor: Actor, decided: Decide
 
     Raises NotFound, OwnedByWorkflow, StateConflict (state or revision), InvalidRequest (no safety statement for RETRY).
     """
+    return once(tx, command, lambda: review_now(tx, command.namespace_id, actor, decided, around))
 
-    def make() -> Made:
-        task = _judged(tx, command, decided, frozenset({TaskState.NEEDS_REVIEW}))
-        now = tx.now()
-        decision = _decision(task, decided, now=now)
-        if isinstance(decision, Requeue) and task.failed_count >= task.attempts_max:
-            attempt_grant(tx, task.id, attempts_max=task.failed_count + 1)
-        verdict_insert(tx, _row(decided, decided.verdict or Verdict.FAILED, actor), now=now)
-        state = settled_state(decision)
-        audit_insert(tx, _audit("task.review", task, actor, decided, after={"state": state}), now=now)
-        settle(tx, [Settlement(task, decision)], around, now=now)
-        return Made(task.id, {"task": {"id": task.id.hex(), "state": state, "revision": str(task.revision + 1)}})
 
-    return once(tx, command, make)
+def review_now(tx: Transaction, namespace_id: bytes, actor: Actor, decided: Decided, around: Surroundings) -> Made:
+    """Settle a task in NEEDS_REVIEW, with verdict and audit, without a receipt. Raises as `task_review`."""
+    task = _judged(tx, namespace_id, decided, frozenset({TaskState.NEEDS_REVIEW}))
+    now = tx.now()
+    decision = _decision(task, decided, now=now)
+    if isinstance(decision, Requeue) and task.failed_count >= task.attempts_max:
+        attempt_grant(tx, task.id, attempts_max=task.failed_count + 1)
+    verdict_insert(tx, _row(decided, decided.verdict or Verdict.FAILED, actor), now=now)
+    state = settled_state(decision)
+    audit_insert(tx, _audit("task.review", task, actor, decided, after={"state": state}), now=now)
+    settle(tx, [Settlement(task, decision)], around, now=now)
+    return Made(task.id, {"task": {"id": task.id.hex(), "state": state, "revision": str(task.revision + 1)}})
 
 
 def task_retry(tx: Transaction, command: Command, actor: Actor, decided: Decided, around: Surroundings) -> Answer:
@@ -80,28 +81,29 @@ def task_retry(tx: Transaction, command: Command, actor: Actor, decided: Decided
 
     Raises NotFound, OwnedByWorkflow, StateConflict (state, revision, or it has a successor), InvalidRequest, QueueFull.
     """
-
-    def make() -> Made:
-        task = _judged(tx, command, decided, frozenset({TaskState.FAILED, TaskState.CANCELLED}))
-        if decided.safety_statement is None:
-            raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
-        if successor_find(tx, task.id) is not None:
-            raise StateConflict("the task has a successor; retry that one")
-        (outcome,) = tasks_submit(tx, [Submit(_successor(tx, task))], around.on_ready)
-        if isinstance(outcome, OrbitError):
-            raise outcome
-        now = tx.now()
-        verdict_insert(tx, _row(decided, "SUCCESSOR", actor), now=now)
-        after = {"state": task.state, "successor": outcome.subject_id.hex()}
-        audit_insert(tx, _audit("task.retry", task, actor, decided, after=after), now=now)
-        return Made(outcome.subject_id, outcome.data)
-
-    return once(tx, command, make)
+    return once(tx, command, lambda: retry_now(tx, command.namespace_id, actor, decided, around))
 
 
-def _judged(tx: Transaction, command: Command, decided: Decided, states: frozenset[TaskState]) -> LockedTask:
+def retry_now(tx: Transaction, namespace_id: bytes, actor: Actor, decided: Decided, around: Surroundings) -> Made:
+    """Make the successor of an ended task, with verdict and audit, without a receipt. Raises as `task_retry`."""
+    task = _judged(tx, namespace_id, decided, frozenset({TaskState.FAILED, TaskState.CANCELLED}))
+    if decided.safety_statement is None:
+        raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
+    if successor_find(tx, task.id) is not None:
+        raise StateConflict("the task has a successor; retry that one")
+    (outcome,) = tasks_submit(tx, [Submit(_successor(tx, task))], around.on_ready)
+    if isinstance(outcome, OrbitError):
+        raise outcome
+    now = tx.now()
+    verdict_insert(tx, _row(decided, "SUCCESSOR", actor), now=now)
+    after = {"state": task.state, "successor": outcome.subject_id.hex()}
+    audit_insert(tx, _audit("task.retry", task, actor, decided, after=after), now=now)
+    return Made(outcome.subject_id, outcome.data)
+
+
+def _judged(tx: Transaction, namespace_id: bytes, decided: Decided, states: frozenset[TaskState]) -> LockedTask:
     task = tasks_lock(tx, [decided.task_id]).get(decided.task_id)
-    if task is None or task.namespace_id != command.namespace_id:
+    if task is None or task.namespace_id != namespace_id:
         raise NotFound("no such task")
     if task.source_kind == SourceKind.WORKFLOW:
         raise OwnedByWorkflow("the task belongs to a workflow instance; recover the instance")

@@ -93,3 +93,20 @@ class SourceKind(StrEnum):
     API = "API"
     WORKFLOW = "WORKFLOW"
     RETRY = "RETRY"
+
+
+class BatchState(StrEnum):
+    """Where a batch of an operator's decisions is."""
+
+    RUNNING = "RUNNING"  # items are pending; leaves by the last of them, or by a stop
+    DONE = "DONE"  # every item was decided
+    STOPPED = "STOPPED"  # a person stopped it; what was done stays done
+
+
+class ItemState(StrEnum):
+    """What came of one item of a batch."""
+
+    PENDING = "PENDING"  # its turn has not come
+    DONE = "DONE"  # the operation was carried out
+    REFUSED = "REFUSED"  # it was not: the outcome says why, as a request for this one would have been answered
+    STOPPED = "STOPPED"  # the batch was stopped before its turn

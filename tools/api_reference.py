@@ -24,7 +24,8 @@ def operations_table(operations: Iterable[Operation]) -> str:
     """Write the operations as a table, in the order of their paths."""
     lines = ["| operation | scope | key | what it does |", "|---|---|---|---|"]
     for operation in sorted(operations, key=lambda each: (each.path, each.method)):
-        scope = "none" if operation.scope is None else f"`{operation.scope}`"
+        scopes = () if operation.scope is None else (operation.scope, *operation.or_scopes)
+        scope = " or ".join(f"`{each}`" for each in scopes) or "none"
         key = "yes" if operation.keyed else ""
         lines.append(f"| `{operation.method} {operation.path}` | {scope} | {key} | {operation.summary} |")
     return "\n".join(lines)

@@ -103,11 +103,19 @@ def _late_json(report: Mapping[str, Any]) -> Json:
     }
 
 
-def _source_id(call: Call, source: str) -> bytes:
-    kind, _, identifier = source.partition(":")
+def source_read(text: str) -> bytes | None:
+    """Read a source, written kind:id; None for anything else."""
+    kind, _, identifier = text.partition(":")
     if kind.upper() not in set(SourceKind):
-        raise call.query.refused("source", "a source is written kind:id, such as workflow:INSTANCE_ID")
+        return None
     try:
         return from_hex(identifier)
     except InvalidRequest:
-        raise call.query.refused("source", "a source is written kind:id, such as workflow:INSTANCE_ID") from None
+        return None
+
+
+def _source_id(call: Call, source: str) -> bytes:
+    found = source_read(source)
+    if found is None:
+        raise call.query.refused("source", "a source is written kind:id, such as workflow:INSTANCE_ID")
+    return found

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from orbit import jsontext
 from orbit.sdk import models, settings
+from orbit.sdk.batch_models import Batch, BatchEntry, BatchPreview, BatchReceipt, CreateBatch, TaskSelection
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.models import (
     Application,
@@ -183,6 +184,35 @@ class Client:
         """
         return _wait(lambda wait, revision: self.get_task(task_id, wait_seconds=wait, after_revision=revision),
                      timeout_seconds)  # fmt: skip
+
+    # Batches: one decision about many tasks.
+
+    def preview_batch(self, operation: str, tasks: TaskSelection) -> BatchPreview:
+        """Say what a batch would be about; nothing is changed."""
+        body = jsontext.dumps({"operation": operation, "tasks": tasks.content()})
+        exchange = Exchange("POST", "/v1/batches:preview", "preview_batch", body=body)
+        return models.read(self._transport.send(exchange).data, BatchPreview)
+
+    def create_batch(self, key: str, request: CreateBatch) -> BatchReceipt:
+        """Decide about many tasks; each is decided on its own, no faster than the rate."""
+        return models.read(self._write("/v1/batches", "create_batch", key, request.body()), BatchReceipt)
+
+    def get_batch(self, batch_id: str) -> Batch:
+        """Read a batch and how far it is."""
+        return models.read(self._read(f"/v1/batches/{_segment(batch_id)}", "get_batch").data, Batch)
+
+    def list_batches(self) -> Iterator[Batch]:
+        """List batches, newest first."""
+        return self._pages("/v1/batches", "list_batches", {}, Batch)
+
+    def batch_items(self, batch_id: str, **query: str) -> Iterator[BatchEntry]:
+        """List a batch's items in order, with what came of each; `state` narrows them."""
+        return self._pages(f"/v1/batches/{_segment(batch_id)}/items", "batch_items", query, BatchEntry)
+
+    def stop_batch(self, batch_id: str, key: str, *, reason: str) -> BatchReceipt:
+        """Stop a batch before its next item. Raises APIError STATE_CONFLICT if it has ended."""
+        path = f"/v1/batches/{_segment(batch_id)}:stop"
+        return models.read(self._write(path, "stop_batch", key, jsontext.dumps({"reason": reason})), BatchReceipt)
 
     # Workflows and instances.
 

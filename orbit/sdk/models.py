@@ -20,7 +20,9 @@ ResultT = TypeVar("ResultT")
 _PAYLOADS = frozenset({"params", "input", "output"})
 
 
-class _Request(Struct, frozen=True, kw_only=True):
+class Request(Struct, frozen=True, kw_only=True):
+    """The root of what is sent."""
+
     def body(self) -> bytes:
         """Write the request. Raises TypeError or ValueError for what is not JSON: NaN, sets, lone surrogates."""
         return jsontext.dumps(self.content())
@@ -32,11 +34,11 @@ class _Request(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is UNSET or (value is None and name not in _PAYLOADS):
                 continue
-            content[name] = value.content() if isinstance(value, _Request) else value
+            content[name] = value.content() if isinstance(value, Request) else value
         return content
 
 
-class CreateQueueRequest(_Request, frozen=True, kw_only=True):
+class CreateQueueRequest(Request, frozen=True, kw_only=True):
     """A new queue. `max_unfinished_tasks` left out means 100 000."""
 
     name: str
@@ -45,7 +47,7 @@ class CreateQueueRequest(_Request, frozen=True, kw_only=True):
     max_unfinished_tasks: int | None = None
 
 
-class ConfigureQueueRequest(_Request, frozen=True, kw_only=True):
+class ConfigureQueueRequest(Request, frozen=True, kw_only=True):
     """The complete new settings of a queue, on top of the revision that was read."""
 
     expected_revision: int
@@ -60,7 +62,7 @@ class ConfigureQueueRequest(_Request, frozen=True, kw_only=True):
         return super().content() | {"expected_revision": str(self.expected_revision)}
 
 
-class ConfigureApplicationRequest(_Request, frozen=True, kw_only=True):
+class ConfigureApplicationRequest(Request, frozen=True, kw_only=True):
     """The complete new quotas of an application, on top of the revision that was read; None is no limit."""
 
     expected_revision: int
@@ -74,7 +76,7 @@ class ConfigureApplicationRequest(_Request, frozen=True, kw_only=True):
         return super().content() | {"expected_revision": str(self.expected_revision)}
 
 
-class Retry(_Request, frozen=True, kw_only=True):
+class Retry(Request, frozen=True, kw_only=True):
     """How failed attempts are repeated."""
 
     max_attempts: int | None = None
@@ -82,7 +84,7 @@ class Retry(_Request, frozen=True, kw_only=True):
     backoff_seconds_max: float | None = None
 
 
-class SubmitTask(_Request, frozen=True, kw_only=True):
+class SubmitTask(Request, frozen=True, kw_only=True):
     """A task. `params` is any JSON; instants are RFC 3339 text; what is left out has the server's default."""
 
     queue: str
@@ -103,7 +105,7 @@ class SubmitTask(_Request, frozen=True, kw_only=True):
     traceparent: str | None = None
 
 
-class _Decision(_Request, frozen=True, kw_only=True):
+class _Decision(Request, frozen=True, kw_only=True):
     expected_revision: int
     reason: str
 
@@ -139,7 +141,7 @@ class RescheduleTask(_Decision, frozen=True, kw_only=True):
     priority: int | None = None
 
 
-class StartInstance(_Request, frozen=True, kw_only=True):
+class StartInstance(Request, frozen=True, kw_only=True):
     """A new instance of a workflow; without `version` of its default one."""
 
     workflow: str

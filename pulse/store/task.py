@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, and_, bindparam, func, or_, select
+from sqlalchemy import Row, Select, and_, bindparam, func, or_, select
 
 from orbit.database.ids import ids_in, through
-from pulse.states import TaskState
+from pulse.states import SourceKind, TaskState
 from pulse.tables import attempt, lane, queue, ready, result, session, task, verdict
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 _VIEW = (
     select(task, queue.c.name.label("queue"), lane.c.type, lane.c.version)
+    .join(queue, queue.c.id == task.c.queue_id)
+    .join(lane, lane.c.id == task.c.lane_id)
+)
+_CHOSEN = (
+    select(task.c.id, task.c.revision, task.c.state, queue.c.name.label("queue"), lane.c.type, lane.c.version)
     .join(queue, queue.c.id == task.c.queue_id)
     .join(lane, lane.c.id == task.c.lane_id)
 )
@@ -100,7 +105,16 @@ def task_view(tx: Transaction, namespace_id: bytes, task_id: bytes) -> TaskRow |
 
 def tasks_find(tx: Transaction, wanted: TaskFilter) -> list[TaskRow]:
     """Read a page of tasks, newest first."""
-    query = _VIEW.where(task.c.namespace_id == wanted.namespace_id)
+    query = _narrowed(_VIEW, wanted)
+    if wanted.before is not None:
+        at, identifier = wanted.before
+        query = query.where(or_(task.c.accepted_at < at, and_(task.c.accepted_at == at, task.c.id < identifier)))
+    return list(tx.rows(query.order_by(task.c.accepted_at.desc(), task.c.id.desc()).limit(wanted.limit)))
+
+
+def _narrowed(query: Select[Any], wanted: TaskFilter) -> Select[Any]:
+    """Add a filter's conditions to a query that joins tasks and lanes."""
+    query = query.where(task.c.namespace_id == wanted.namespace_id)
     if wanted.business_key is not None:
         query = query.where(task.c.business_key == wanted.business_key.encode())
     if wanted.source_id is not None:
@@ -115,10 +129,39 @@ def tasks_find(tx: Transaction, wanted: TaskFilter) -> list[TaskRow]:
         query = query.where(task.c.accepted_at >= wanted.accepted_after)
     if wanted.accepted_before is not None:
         query = query.where(task.c.accepted_at < wanted.accepted_before)
-    if wanted.before is not None:
-        at, identifier = wanted.before
-        query = query.where(or_(task.c.accepted_at < at, and_(task.c.accepted_at == at, task.c.id < identifier)))
-    return list(tx.rows(query.order_by(task.c.accepted_at.desc(), task.c.id.desc()).limit(wanted.limit)))
+    return query
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTask:
+    """A task as a batch chooses it: narrow, because there may be thousands."""
+
+    id: bytes
+    revision: int
+    state: TaskState
+    queue: str
+    type: str
+    version: int
+
+
+def tasks_choose(tx: Transaction, wanted: TaskFilter, states: Collection[TaskState]) -> list[ChosenTask]:
+    """Read, oldest first and without their payloads, tasks in one of the states that no workflow owns."""
+    query = _narrowed(_CHOSEN, wanted).where(
+        task.c.state.in_(sorted(states)), task.c.source_kind != SourceKind.WORKFLOW
+    )
+    rows = tx.rows(query.order_by(task.c.accepted_at, task.c.id).limit(wanted.limit))
+    return [_chosen(row) for row in rows]
+
+
+def tasks_named(tx: Transaction, namespace_id: bytes, task_ids: Collection[bytes]) -> list[ChosenTask]:
+    """Read those of the named tasks that the namespace has, whatever their state and owner, in the order of ids."""
+    query = through(_CHOSEN, task).where(ids_in(task.c.id), task.c.namespace_id == namespace_id).order_by(task.c.id)
+    return [_chosen(row) for row in tx.rows(query, {"ids": task_ids})]
+
+
+def _chosen(row: Any) -> ChosenTask:
+    values = row._asdict()
+    return ChosenTask(**(values | {"state": TaskState(values["state"])}))
 
 
 def outputs_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, bytes]:

@@ -1,0 +1,102 @@
+"""What the client sends and gets of batches: one decision about many tasks, carried out item by item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from orbit.sdk.models import Request
+
+
+class TaskSelection(Request, frozen=True, kw_only=True):
+    """Which tasks a batch is about: `ids`, or what a filter finds that could be meant; instants are RFC 3339 text."""
+
+    ids: list[str] | None = None
+    queue: str | None = None
+    state: str | None = None
+    type: str | None = None
+    business_key: str | None = None
+    source: str | None = None
+    created_after: str | None = None
+    created_before: str | None = None
+
+
+class CreateBatch(Request, frozen=True, kw_only=True):
+    """One decision about many tasks: `task.cancel`, `task.review` or `task.retry`.
+
+    A review needs `verdict` and `evidence`, a retry `evidence` and `safety_statement`, as for one task.
+    """
+
+    operation: str
+    tasks: TaskSelection
+    reason: str
+    rate_per_second: float | None = None
+    verdict: str | None = None
+    evidence: Any = UNSET
+    safety_statement: str | None = None
+    output: Any = UNSET
+
+
+class ItemCounts(Struct, frozen=True, kw_only=True):
+    """How many items a batch has, and how many are in each state."""
+
+    all: int = 0
+    pending: int = 0
+    done: int = 0
+    refused: int = 0
+    stopped: int = 0
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """A batch as it was when it was read."""
+
+    id: str = ""
+    operation: str = ""
+    state: str = ""
+    selection: dict[str, Any] = {}
+    rate_per_second: float = 0.0
+    reason: str = ""
+    actor: str = ""
+    created_at: str = ""
+    finished_at: str | None = None
+    revision: int = 0
+    items: ItemCounts = ItemCounts()
+
+
+class BatchReceipt(Struct, frozen=True, kw_only=True):
+    """The receipt of a creation or a stop: the batch as it was at that moment."""
+
+    deduplicated: bool = False
+    batch: Batch = Batch()
+
+
+class SelectedTask(Struct, frozen=True, kw_only=True):
+    """A task that would be an item."""
+
+    id: str = ""
+    state: str = ""
+    queue: str = ""
+    type: str = ""
+    version: int = 0
+    revision: int = 0
+
+
+class BatchPreview(Struct, frozen=True, kw_only=True):
+    """What a batch would be about: how many tasks, by state, and the first of them."""
+
+    operation: str = ""
+    count: int = 0
+    by_state: dict[str, int] = {}
+    first: list[SelectedTask] = []
+
+
+class BatchEntry(Struct, frozen=True, kw_only=True):
+    """One item; `outcome` is what came of it, or code and message of the refusal."""
+
+    position: int = 0
+    subject_id: str = ""
+    subject_revision: int = 0
+    state: str = ""
+    outcome: Any = None
+    done_at: str | None = None
