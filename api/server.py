@@ -37,6 +37,7 @@ from api.resources.node import NodeResource, NodeState
 from api.resources.queues import Queues
 from api.resources.recovery import TaskRecovery
 from api.resources.tasks import Tasks
+from api.resources.versions import WorkflowVersions
 from api.resources.workers import Workers
 from api.resources.workflows import Workflows
 from api.watchdog import Watchdog
@@ -104,6 +105,7 @@ class Node:
             *TaskRecovery(database, self.pulse).operations(),
             *Batches(database, self.pulse).operations(),
             *self.workflows.operations(),
+            *WorkflowVersions(database).operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
             *InstanceControl(controls, Recoveries(database, advancer, controls, tasks)).operations(),
             *Workers(database).operations(),

@@ -177,3 +177,9 @@ class Graph:
     timeout_seconds: float
     on_failure: str  # "hold" | "fail"
     bounds: Bounds
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues that its steps name."""
+        specs = (node.spec.task if isinstance(node.spec, PollSpec) else node.spec for node in self.nodes)
+        return frozenset(spec.queue for spec in specs if isinstance(spec, TaskSpec))

@@ -6,8 +6,8 @@ refused. The compiler runs before the transaction (`compile_definition`), so tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from definitions.compiler import Compiled
 from definitions.diff import diff_graphs
@@ -20,17 +20,20 @@ from definitions.store import (
     Workflow,
     version_content,
     version_find,
+    version_highest_usable,
     version_insert,
     versions_find,
     workflow_default,
     workflow_insert,
     workflow_lock,
-    workflow_set_default,
+    workflow_update,
     workflows_find,
 )
 from orbit.errors import DefinitionInvalid, NotFound, StateConflict, VersionConflict
+from orbit.formats import FIRST, StoredFormat
 from orbit.ids import new_id
 from orbit.jsontext import Json, dumps, parse
+from orbit.store.formats import formats_read
 from orbit.store.journal import Actor, AuditRecord, EventRecord, audit_insert, events_insert
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ __all__ = [
     "VersionContent",
     "VersionState",
     "VersionSummary",
+    "VersionToStart",
     "Workflow",
     "graph_load",
     "version_get",
@@ -55,25 +59,34 @@ _GRAPH_DEPTH_MAX = 128  # a graph nests the author's values (at most 32 deep) in
 _SHOWN_CHARACTERS = 200
 
 
+class VersionToStart(NamedTuple):
+    """What a start runs; `warning` is what it is told about a deprecated version."""
+
+    number: int
+    warning: Json = None
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """The outcome of publishing; `deduplicated` if the very same content was there before."""
 
     version: VersionSummary
     deduplicated: bool
+    warnings: tuple[Json, ...] = ()
 
 
 def version_publish(tx: Transaction, namespace_id: bytes, compiled: Compiled, actor: Actor) -> Published:
-    """Store a compiled definition with its audit record and event, and make it the default if it is the highest.
+    """Store a compiled definition with its audit record and event; an unpinned default is then the highest version.
 
-    Raises DefinitionInvalid with all findings, VersionConflict if the number is taken by other content.
+    Raises DefinitionInvalid with all findings, VersionConflict if the number is taken by other content, StateConflict
+    for a graph in a form that older nodes could not read and that is not finalized.
     """
     graph = compiled.graph
     if graph is None:
         message = f"the definition has {len(compiled.findings)} finding(s)"
         raise DefinitionInvalid(message, details={"findings": [finding.to_json() for finding in compiled.findings]})
     # The workflow's row is the lock: two publications of one workflow come one after the other.
-    default = workflow_lock(tx, namespace_id, graph.workflow)
+    known = workflow_lock(tx, namespace_id, graph.workflow)
     earlier = version_find(tx, namespace_id, graph.workflow, number=graph.version)
     if earlier is not None:
         if earlier.digest == compiled.digest:
@@ -91,16 +104,19 @@ def version_publish(tx: Transaction, namespace_id: bytes, compiled: Compiled, ac
         published_by=actor.name,
         published_at=now,
     )
-    if default is None:
-        workflow_insert(tx, namespace_id, Workflow(graph.workflow, graph.version, now))
-    elif graph.version > default:
-        workflow_set_default(tx, namespace_id, graph.workflow, default_version=graph.version)
+    _require_format(tx, graph)
     document = dumps(graph_to_json(graph))
     version_insert(tx, made, VersionContent(compiled.source.encode(), graph.format, document))
+    if known is None:
+        workflow_insert(tx, namespace_id, Workflow(graph.workflow, graph.version, now))
+    else:
+        workflow_update(tx, namespace_id, followed(tx, namespace_id, known))
     audit_insert(tx, _audit(made, actor), now=now)
     data = dumps({"workflow": made.workflow, "version": made.version}).decode()
     events_insert(tx, [EventRecord(namespace_id, "workflow.published", made.id, 1, data)], now=now)
-    return Published(made, deduplicated=False)
+    if known is None:
+        return Published(made, deduplicated=False)
+    return Published(made, deduplicated=False, warnings=_warnings(known, graph))
 
 
 def version_get(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> VersionSummary:
@@ -109,7 +125,7 @@ def version_get(tx: Transaction, namespace_id: bytes, workflow: str, number: int
         number = workflow_default(tx, namespace_id, workflow)
     found = None if number is None else version_find(tx, namespace_id, workflow, number=number)
     if found is None:
-        raise _not_found(workflow, number)
+        raise not_found(workflow, number)
     return found
 
 
@@ -117,17 +133,45 @@ def version_get_content(tx: Transaction, namespace_id: bytes, workflow: str, num
     """Read a version's source and its graph as JSON text. Raises NotFound."""
     content = version_content(tx, namespace_id, workflow, number=number)
     if content is None:
-        raise _not_found(workflow, number)
+        raise not_found(workflow, number)
     return content
 
 
-def version_to_start(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> int:
-    """Return the number of the version that a start runs. Raises NotFound; StateConflict if it is RETIRED."""
+def default_content(tx: Transaction, namespace_id: bytes, workflow: str) -> tuple[int, VersionContent] | None:
+    """Read the default version of a workflow, None if there is no such workflow."""
+    number = workflow_default(tx, namespace_id, workflow)
+    return None if number is None else (number, version_get_content(tx, namespace_id, workflow, number))
+
+
+def version_to_start(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> VersionToStart:
+    """Return the version that a start runs. Raises NotFound; StateConflict if it is RETIRED."""
     found = version_get(tx, namespace_id, workflow, number)
     if found.state is VersionState.RETIRED:
-        message = f"version {found.version} of {workflow} is retired and takes no new instances"
-        raise StateConflict(message)
-    return found.version
+        why = "" if found.state_reason is None else f": {found.state_reason}"
+        default = workflow_default(tx, namespace_id, workflow)
+        message = f"version {found.version} of {workflow} is retired and takes no new instances{why}"
+        details = {"state": found.state, "default_version": default if default != found.version else None}
+        raise StateConflict(message, details=details)
+    is_deprecated = found.state is VersionState.DEPRECATED
+    return VersionToStart(found.version, deprecation_of(found) if is_deprecated else None)
+
+
+def deprecation_of(version: VersionSummary) -> Json:
+    """Write the warning that the use of a DEPRECATED version gives."""
+    why = "" if version.state_reason is None else f": {version.state_reason}"
+    message = f"version {version.version} of {version.workflow} is deprecated{why}"
+    return {"code": "VERSION_DEPRECATED", "message": message}
+
+
+def followed(tx: Transaction, namespace_id: bytes, known: Workflow) -> Workflow:
+    """Give a locked workflow after a change of its versions: an unpinned default is the highest that is not retired.
+
+    Where all are retired it stays as it is, and starts without a number are refused.
+    """
+    default = known.default_version
+    if not known.default_pinned:
+        default = version_highest_usable(tx, namespace_id, known.name) or default
+    return replace(known, default_version=default, revision=known.revision + 1)
 
 
 def graph_load(tx: Transaction, namespace_id: bytes, workflow: str, number: int) -> Graph:
@@ -141,7 +185,7 @@ def versions_list(
 ) -> list[VersionSummary]:
     """Read a page of a workflow's versions, the highest number first. Raises NotFound if there is no such workflow."""
     if workflow_default(tx, namespace_id, workflow) is None:
-        raise _not_found(workflow, None)
+        raise not_found(workflow, None)
     return versions_find(tx, namespace_id, workflow, limit=limit, below=below)
 
 
@@ -152,7 +196,24 @@ def workflows_list(
     return workflows_find(tx, namespace_id, limit=limit, after_name=after_name)
 
 
-def _not_found(workflow: str, number: int | None) -> NotFound:
+def _require_format(tx: Transaction, graph: Graph) -> None:
+    if graph.format > FIRST and graph.format > formats_read(tx)[StoredFormat.GRAPH]:
+        message = f"this needs graph format {graph.format}: run `orbit db finalize` when no older node runs any more"
+        raise StateConflict(message)
+
+
+def _warnings(known: Workflow, graph: Graph) -> tuple[Json, ...]:
+    if known.default_pinned:
+        message = f"version {known.default_version} stays the default: a person has pinned it"
+    elif graph.version < known.default_version:
+        message = f"version {known.default_version} stays the default: it is higher"
+    else:
+        return ()
+    return ({"code": "NOT_DEFAULT", "message": message},)
+
+
+def not_found(workflow: str, number: int | None) -> NotFound:
+    """Make the one answer for a workflow or version that is not there."""
     what = f"workflow {workflow[:_SHOWN_CHARACTERS]}"
     return NotFound(f"{what} is not published" if number is None else f"{what} has no version {number}")
 
@@ -164,14 +225,17 @@ def _conflict(tx: Transaction, earlier: VersionSummary, compiled: Compiled) -> V
         "published_digest": earlier.digest.hex(),
         "digest": compiled.digest.hex(),
         "first_difference": _first_difference(content.source.decode(), compiled.source),
-        "diff": _diff(content, compiled),
+        "diff": compare(content, compiled),
     }
     return VersionConflict(message, details=details)
 
 
-def _diff(content: VersionContent, compiled: Compiled) -> Json:
-    """Return what the sent content would mean for running instances; None for a graph of a newer node."""
-    assert compiled.graph is not None, "what has findings is no conflict"
+def compare(content: VersionContent, compiled: Compiled) -> Json:
+    """Return what compiled content would mean for running instances of a version; None for one of a newer node.
+
+    No database: it may run in a thread.
+    """
+    assert compiled.graph is not None, "what has findings is not compared"
     try:
         published = graph_from_json(parse(content.graph, max_depth=_GRAPH_DEPTH_MAX))
     except UnknownGraphFormat:

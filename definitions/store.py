@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, func, select, update
 
 from definitions.tables import version, workflow
 
@@ -36,6 +36,8 @@ class VersionSummary:
     digest: bytes
     published_by: str
     published_at: Micros
+    state_reason: str | None = None
+    state_changed_at: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,13 @@ class VersionContent:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A workflow by name, with the version that a start without a number runs."""
+    """A workflow by name, with the version that a start without a number runs; `revision` counts its changes."""
 
     name: str
     default_version: int
     created_at: Micros
+    default_pinned: bool = False
+    revision: int = 1
 
 
 _SUMMARY = select(
@@ -66,11 +70,17 @@ _SUMMARY = select(
     version.c.digest,
     version.c.published_by,
     version.c.published_at,
+    version.c.state_reason,
+    version.c.state_changed_at,
 )
-_LOCK_WORKFLOW = (
-    select(workflow.c.default_version)
-    .where(workflow.c.namespace_id == bindparam("namespace_id"), workflow.c.name == bindparam("name"))
-    .with_for_update()
+_WORKFLOW = select(workflow).where(
+    workflow.c.namespace_id == bindparam("namespace_id"), workflow.c.name == bindparam("name")
+)
+_LOCK_WORKFLOW = _WORKFLOW.with_for_update()
+_HIGHEST_USABLE = select(func.max(version.c.version)).where(
+    version.c.namespace_id == bindparam("namespace_id"),
+    version.c.workflow == bindparam("workflow"),
+    version.c.state != VersionState.RETIRED.value,
 )
 _FIND = _SUMMARY.where(
     version.c.namespace_id == bindparam("namespace_id"),
@@ -98,27 +108,52 @@ def _summary(row: Any) -> VersionSummary:
         digest=row.digest,
         published_by=row.published_by,
         published_at=row.published_at,
+        state_reason=row.state_reason,
+        state_changed_at=row.state_changed_at,
     )
 
 
-def workflow_lock(tx: Transaction, namespace_id: bytes, name: str) -> int | None:
-    """Lock a workflow's row and return its default version, None if the workflow is new."""
+def _workflow(row: Any) -> Workflow:
+    return Workflow(row.name, row.default_version, row.created_at, bool(row.default_pinned), row.revision)
+
+
+def workflow_lock(tx: Transaction, namespace_id: bytes, name: str) -> Workflow | None:
+    """Lock a workflow's row, under which its versions are published and change their states; None if it is new."""
     row = tx.row(_LOCK_WORKFLOW, {"namespace_id": namespace_id, "name": name})
-    return None if row is None else int(row.default_version)
+    return None if row is None else _workflow(row)
+
+
+def workflow_find(tx: Transaction, namespace_id: bytes, name: str) -> Workflow | None:
+    """Read a workflow."""
+    row = tx.row(_WORKFLOW, {"namespace_id": namespace_id, "name": name})
+    return None if row is None else _workflow(row)
 
 
 def workflow_insert(tx: Transaction, namespace_id: bytes, made: Workflow) -> None:
     """Make a workflow's row."""
-    row = {"namespace_id": namespace_id, "name": made.name, "default_version": made.default_version}
-    tx.insert(workflow, [row | {"created_at": made.created_at}])
+    tx.insert(
+        workflow,
+        [
+            {
+                "namespace_id": namespace_id,
+                "name": made.name,
+                "default_version": made.default_version,
+                "default_pinned": made.default_pinned,
+                "revision": made.revision,
+                "created_at": made.created_at,
+            }
+        ],
+    )
 
 
-def workflow_set_default(tx: Transaction, namespace_id: bytes, name: str, *, default_version: int) -> None:
-    """Write which version a start without a number runs; the row is locked."""
+def workflow_update(tx: Transaction, namespace_id: bytes, changed: Workflow) -> None:
+    """Write which version a start without a number runs, and the revision; the row is locked."""
     statement = (
         update(workflow)
-        .where(workflow.c.namespace_id == namespace_id, workflow.c.name == name)
-        .values(default_version=default_version)
+        .where(workflow.c.namespace_id == namespace_id, workflow.c.name == changed.name)
+        .values(
+            default_version=changed.default_version, default_pinned=changed.default_pinned, revision=changed.revision
+        )
     )
     tx.expect(statement, count=1)
 
@@ -131,19 +166,33 @@ def workflow_default(tx: Transaction, namespace_id: bytes, name: str) -> int | N
 
 def workflows_find(tx: Transaction, namespace_id: bytes, *, limit: int, after_name: str | None) -> list[Workflow]:
     """Read a page of a namespace's workflows in the order of their names."""
-    query = select(workflow.c.name, workflow.c.default_version, workflow.c.created_at).where(
-        workflow.c.namespace_id == namespace_id
-    )
+    query = select(workflow).where(workflow.c.namespace_id == namespace_id)
     if after_name is not None:
         query = query.where(workflow.c.name > after_name)
     rows = tx.rows(query.order_by(workflow.c.name).limit(limit))
-    return [Workflow(row.name, row.default_version, row.created_at) for row in rows]
+    return [_workflow(row) for row in rows]
 
 
 def version_find(tx: Transaction, namespace_id: bytes, name: str, *, number: int) -> VersionSummary | None:
     """Read a version without its source and graph."""
     row = tx.row(_FIND, {"namespace_id": namespace_id, "workflow": name, "version": number})
     return None if row is None else _summary(row)
+
+
+def version_highest_usable(tx: Transaction, namespace_id: bytes, name: str) -> int | None:
+    """Read the highest number of a workflow's versions that are not retired; None if all are."""
+    row = tx.row(_HIGHEST_USABLE, {"namespace_id": namespace_id, "workflow": name})
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def version_set_state(tx: Transaction, changed: VersionSummary, *, was: VersionState) -> None:
+    """Write a version's state with its reason; the workflow's row is locked."""
+    statement = (
+        update(version)
+        .where(version.c.id == changed.id, version.c.state == was.value)
+        .values(state=changed.state.value, state_reason=changed.state_reason, state_changed_at=changed.state_changed_at)
+    )
+    tx.expect(statement, count=1)
 
 
 def version_content(tx: Transaction, namespace_id: bytes, name: str, *, number: int) -> VersionContent | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, PrimaryKeyConstraint, Table, UniqueConstraint
+from sqlalchemy import CheckConstraint, Column, PrimaryKeyConstraint, Table, UniqueConstraint, text
 
 from orbit.database import TABLE_OPTIONS, metadata
 from orbit.database import columns as kinds
@@ -13,10 +13,24 @@ workflow = Table(
     Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose workflow it is"),
     Column("name", kinds.word(128), nullable=False, comment="Unique in its namespace, never changes"),
     Column("default_version", kinds.small_int(), nullable=False, comment="What a start without a version runs"),
+    Column(
+        "default_pinned",
+        kinds.flag(),
+        nullable=False,
+        server_default=text("0"),
+        comment="Whether a person has chosen the default; else it is the highest version that is not retired",
+    ),
+    Column(
+        "revision",
+        kinds.counter(),
+        nullable=False,
+        server_default=text("1"),
+        comment="Grows with every publication and every change of the default or of a version's state",
+    ),
     Column("created_at", kinds.instant(), nullable=False, comment="When its first version was published"),
     PrimaryKeyConstraint("namespace_id", "name"),
     CheckConstraint("default_version >= 1", name="default_version_positive"),
-    comment="Workflows by name; the row is locked while a version is published",
+    comment="Workflows by name; the row is locked while its versions change",
     **TABLE_OPTIONS,
 )
 
@@ -29,6 +43,8 @@ version = Table(
     Column("version", kinds.small_int(), nullable=False, comment="The author's number"),
     Column("title", kinds.text(), comment="For people, from the definition"),
     Column("state", kinds.word(16), nullable=False, comment="VersionState"),
+    Column("state_reason", kinds.text(), comment="The operator's words for the state; null while nobody changed it"),
+    Column("state_changed_at", kinds.instant(), comment="When a person changed the state; null while nobody did"),
     Column(
         "digest", kinds.digest(), nullable=False, comment="SHA-256 of the source: the same content is no new version"
     ),

@@ -18,6 +18,7 @@ from definitions.graph import NodeKind
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
+from engine.formats import StateFormats
 from engine.instance import ENGINE_ERROR, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer
 from engine.scope import ValuesNeeded
@@ -79,10 +80,11 @@ class Held:
 
 
 class Advancer:
-    """Advances batches. It keeps no state but the cache of graphs."""
+    """Advances batches. It keeps no state but the cache of graphs and the forms that it may write."""
 
-    def __init__(self, flows: Flows, tasks: TaskLayer) -> None:
+    def __init__(self, flows: Flows, tasks: TaskLayer, formats: StateFormats | None = None) -> None:
         self.flows = flows
+        self.formats = formats or StateFormats()
         self._tasks = tasks
 
     def run(self, tx: Transaction, works: Sequence[Work], *, now: Micros) -> None:

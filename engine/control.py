@@ -24,7 +24,7 @@ from engine.store.steps import steps_load
 from engine.store.stimuli import stimuli_release
 from orbit.clock import Micros
 from orbit.database import Database
-from orbit.errors import NotFound, StateConflict
+from orbit.errors import NotFound, StateConflict, Unavailable
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.jsontext import Json
 from orbit.store.journal import Actor, AuditRecord, audit_insert
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 MISSING = "no such instance"
+NEWER = "the instance is stored in a newer form than this node knows: ask a node of the newer release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +157,14 @@ class Controls:
         """Lock the instance of a command and load what its advance needs.
 
         Raises NotFound for one that is not there or uses a queue out of the operator's range, StateConflict if it is
-        not at the expected revision, Unavailable for a graph of a newer node.
+        not at the expected revision, Unavailable for what only a newer node can read.
         """
         stored = instance_lock(tx, order.command.namespace_id, order.instance_id)
         if stored is None:
             raise NotFound(MISSING)
         origin = stored.origin
+        if origin.format > self._advancer.formats.newest:
+            raise Unavailable(NEWER)
         flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
         if order.queues is not None and not flow.queues <= order.queues:
             raise NotFound(MISSING)

@@ -51,6 +51,13 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
     return {"state": instance.state.value, "summary": summary, "waits_for": reasons}
 
 
+def explain_newer(instance: Instance, number: int, newest: int) -> dict[str, Json]:
+    """Explain an instance that only a newer node can move."""
+    text = f"waits for a newer node: its state has form {number}, this node knows forms up to {newest}"
+    reason = {"kind": "NEWER_NODE", "text": text, "format": number, "known": newest}
+    return {"state": instance.state.value, "summary": text, "waits_for": [reason]}
+
+
 def _paused(instance: Instance, pause: Pause) -> dict[str, Json]:
     since = to_rfc3339(pause.paused_at)
     text = f"is {instance.control}: paused by {pause.by} since {since} because {pause.reason!r}; its waits stand still"

@@ -57,11 +57,7 @@ class Flow:
         self.incoming = {identifier: tuple(edges) for identifier, edges in incoming.items()}
         self.outgoing = {identifier: tuple(targets) for identifier, targets in outgoing.items()}
         self.roots = tuple(node.id for node in graph.nodes if not incoming[node.id])
-        self.queues = frozenset(
-            spec.queue
-            for node in graph.nodes
-            if isinstance(spec := node.spec.task if isinstance(node.spec, PollSpec) else node.spec, TaskSpec)
-        )
+        self.queues = graph.queues
         self._output_validators: dict[str, Draft202012Validator | None] = {}
 
     @cached_property

@@ -186,7 +186,7 @@ class Runner:
         due_in: Micros | None = None
         if is_due_time:
             now = tx.now()
-            due = instances_due(tx, now, limit=INSTANCES_MAX)
+            due = instances_due(tx, now, newest=self._advancer.formats.newest, limit=INSTANCES_MAX)
             instances |= dict.fromkeys(due)
             due_at = instance_due_next(tx, after=now) if len(due) < INSTANCES_MAX else now
             due_in = None if due_at is None else due_at - now
@@ -198,7 +198,7 @@ class Runner:
 
     def advance(self, tx: Transaction, found: Found) -> tuple[list[Work], Micros]:
         """Lock what was found, read it again, advance it and write; what others hold or have done is left out."""
-        locked = instances_lock(tx, found.instance_ids)
+        locked = instances_lock(tx, found.instance_ids, newest=self._advancer.formats.newest)
         pending = self._pending(tx, locked, found)
         held, active = _parted(locked, pending)
         works = self._works(tx, active, pending)
@@ -250,7 +250,7 @@ class Runner:
 
     def _hold(self, found: Found, error: Exception) -> None:
         def hold_one(tx: Transaction) -> None:
-            locked = instances_lock(tx, found.instance_ids)
+            locked = instances_lock(tx, found.instance_ids, newest=self._advancer.formats.newest)
             pending = self._pending(tx, locked, found)
             hold(tx, [Held(stored, pending[stored.instance.id], error) for stored in locked], now=tx.now())
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.batch import Advancer
-from engine.explain import TaskLook, explain, tasks_of
+from engine.explain import TaskLook, explain, explain_newer, tasks_of
 from engine.instance import INPUT, OUTPUT
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL
@@ -123,7 +123,9 @@ class Instances:
 
         def read(tx: Transaction) -> dict[str, Json]:
             stored = self._with_steps(tx, namespace_id, instance_id)
-            origin = stored.origin
+            origin, newest = stored.origin, self._advancer.formats.newest
+            if origin.format > newest and stored.instance.state not in INSTANCE_TERMINAL:
+                return explain_newer(stored.instance, origin.format, newest)
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
             looks = {}
             for task_id in tasks_of(stored.instance):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from definitions.limits import VALUE_BYTES_MAX
+from definitions.registry import VersionToStart
 from definitions.schema import with_defaults
 from engine.batch import Advancer, Work, next_due
 from engine.flow import Flow
@@ -52,7 +53,7 @@ class StartRequest:
 
 
 # Find the version to start inside the transaction; raises NotFound, or StateConflict if it takes no starts.
-VersionFinder = Callable[["Transaction", bytes, str, int | None], int]
+VersionFinder = Callable[["Transaction", bytes, str, int | None], VersionToStart]
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class _Start:
     twin_of: _Start | None = None
     flow: Flow | None = None
     origin: Origin | None = None
+    warning: Json = None  # of a deprecated version
 
 
 class Starter:
@@ -113,7 +115,7 @@ class Starter:
     ) -> tuple[list[Answer | OrbitError], Micros | None]:
         starts = [_Start(request, request.command.receipt_id()) for request in requests]
         self._replay(tx, starts)
-        versions: dict[tuple[bytes, str, int | None], int] = {}
+        versions: dict[tuple[bytes, str, int | None], VersionToStart] = {}
         for start in starts:
             if start.outcome is None and start.twin_of is None:
                 self._check(tx, start, versions)
@@ -133,7 +135,9 @@ class Starter:
             else:
                 first[start.receipt_id] = start
 
-    def _check(self, tx: Transaction, start: _Start, versions: dict[tuple[bytes, str, int | None], int]) -> None:
+    def _check(
+        self, tx: Transaction, start: _Start, versions: dict[tuple[bytes, str, int | None], VersionToStart]
+    ) -> None:
         """Find the version (once for a batch) and check the input; a refusal becomes the outcome."""
         request = start.request
         namespace_id = request.command.namespace_id
@@ -141,7 +145,7 @@ class Starter:
         try:
             if wanted not in versions:
                 versions[wanted] = self._find_version(tx, *wanted)
-            version = versions[wanted]
+            version, start.warning = versions[wanted]
             flow = self._advancer.flows.get(tx, namespace_id, request.workflow, version)
             start.input = with_defaults(flow.graph.input_schema, request.input)
             check_input(flow, start.input)
@@ -159,6 +163,7 @@ class Starter:
             labels=request.labels,
             queues=request.queues,
             traceparent=request.traceparent,
+            format=self._advancer.formats.to_write(tx),
         )
 
     def _insert(self, tx: Transaction, starts: Sequence[_Start]) -> Micros | None:
@@ -166,7 +171,9 @@ class Starter:
         works = [_work(start, now) for start in starts]
         receipts = []
         for start, work in zip(starts, works, strict=True):
-            answer = {"instance": instance_json(work.stored)}
+            answer: dict[str, Json] = {"instance": instance_json(work.stored)}
+            if start.warning is not None:
+                answer["warnings"] = [start.warning]
             start.outcome = Answer(work.instance.id, answer, deduplicated=False)
             command = start.request.command
             receipts.append(

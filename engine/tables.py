@@ -26,6 +26,13 @@ instance = Table(
     Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow"),
     Column("version", kinds.small_int(), nullable=False, comment="Its published version, for life"),
     Column("state", kinds.word(16), nullable=False, comment="InstanceState"),
+    Column(
+        "format",
+        kinds.small_int(),
+        nullable=False,
+        server_default=text("1"),
+        comment="Form in which its state is stored, for life; a node leaves what is newer than itself alone",
+    ),
     Column("ending_as", kinds.word(16), comment="What it becomes at its end; null until that is decided"),
     Column("revision", kinds.counter(), nullable=False, comment="Grows by one with every advance that changed it"),
     Column(

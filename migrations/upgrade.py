@@ -5,6 +5,7 @@ What a revision does is in `migrations/versions`; each says by `OLD_NODES_MAY_RU
 it may go on running beside it.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, insert, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from orbit.database import ConnectionLimits, Database
 from orbit.database.connect import engine_open
 from orbit.errors import InvalidRequest, Unavailable
+from orbit.formats import FIRST, NEWEST
+from orbit.tables import stored_format
 
 LOCK_SECONDS_MAX = 60
 _LOCK = "orbit_migrations"
@@ -102,8 +105,20 @@ def upgrade(database_url: str, *, to: str = "head") -> tuple[Revision, ...]:
             message = f"the database's schema is {before.current}, which this release does not know"
             raise Unavailable(message)
         command.upgrade(_config(connection), to)
+        if before.state is SchemaState.EMPTY:
+            _finalize(connection)
         after = _compare(MigrationContext.configure(connection).get_current_revision())
     return before.pending[: len(before.pending) - len(after.pending)]
+
+
+def _finalize(connection: Connection) -> None:
+    """Let a new database have the newest stored forms at once: there is no older node that would have to read it."""
+    newer = [(kind.value, number) for kind, number in NEWEST.items() if number > FIRST]
+    if newer and connection.dialect.has_table(connection, stored_format.name):
+        now = time.time_ns() // 1_000
+        rows = [{"name": name, "number": number, "finalized_at": now} for name, number in newer]
+        connection.execute(insert(stored_format), rows)
+        connection.commit()
 
 
 def downgrade(database_url: str, *, to: str) -> None:

@@ -31,6 +31,7 @@ class Scope(StrEnum):
     TASKS_RECOVER = "tasks:recover"
     WORKFLOWS_READ = "workflows:read"
     WORKFLOWS_PUBLISH = "workflows:publish"
+    WORKFLOWS_MANAGE = "workflows:manage"
     INSTANCES_START = "instances:start"
     INSTANCES_READ = "instances:read"
     INSTANCES_CONTROL = "instances:control"

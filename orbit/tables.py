@@ -48,6 +48,17 @@ credential = Table(
     **TABLE_OPTIONS,
 )
 
+stored_format = Table(
+    "orbit_format",
+    metadata,
+    Column("name", kinds.word(32), primary_key=True, comment="StoredFormat: what is stored in numbered forms"),
+    Column("number", kinds.small_int(), nullable=False, comment="The newest form that may be written"),
+    Column("finalized_at", kinds.instant(), nullable=False, comment="When an operator allowed it, microseconds UTC"),
+    CheckConstraint("number >= 1", name="number_positive"),
+    comment="Stored forms that every node may write; one without a row is at its first",
+    **TABLE_OPTIONS,
+)
+
 receipt = Table(
     "orbit_receipt",
     metadata,

@@ -7,49 +7,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from api.models.fields import Count, HexId, Instant
-
-
-class Bounds(Struct, kw_only=True):
-    """The proven maxima of one instance."""
-
-    tasks: int
-    attempts: int
-    rounds: int
-    concurrent_tasks: int
-    stored_bytes: int
-    active_seconds: float
-
-
-class Workflow(Struct, kw_only=True):
-    """A workflow, with the version that a start without a number runs."""
-
-    workflow: str
-    default_version: int
-    created_at: Instant
-
-
-class WorkflowVersion(Struct, kw_only=True):
-    """A published version of a workflow; `source` where one is read."""
-
-    workflow: str
-    version: int
-    title: str | None
-    state: str
-    digest: str
-    published_by: str
-    published_at: Instant
-    source: str | UnsetType = UNSET
-
-
-class PublishResult(Struct, kw_only=True):
-    """The receipt of a publication; the same content again is `deduplicated`."""
-
-    deduplicated: bool
-    workflow: str
-    version: int
-    title: str | None
-    digest: str
-    bounds: Bounds
+from api.models.versions import Bounds, Notice
 
 
 class CheckResult(Struct, kw_only=True):
@@ -94,6 +52,7 @@ class InstanceResult(Struct, kw_only=True):
 
     deduplicated: bool
     instance: Instance
+    warnings: list[Notice] | UnsetType = UNSET
     current: dict[str, Any] | UnsetType = UNSET
 
 

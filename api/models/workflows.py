@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from api.models.fields import BusinessKey, Labels, Request, Traceparent, raw_schema
+from api.models.fields import BusinessKey, Labels, Reason, Request, Revision, Traceparent, raw_schema
 
 SOURCE_LENGTH_MAX = 256 * 1024
 
@@ -15,6 +15,24 @@ class WorkflowSource(Request, frozen=True, kw_only=True):
     """The text of a workflow definition; the same may be sent as a body of type application/yaml."""
 
     source: Annotated[str, Meta(min_length=1, max_length=SOURCE_LENGTH_MAX, description="YAML, up to 256 KiB")]
+
+
+Number = Annotated[int, Meta(ge=1, le=2**31 - 1, description="A published version's number")]
+
+
+class SetDefault(Request, frozen=True, kw_only=True):
+    """Pin the version that a start without a number runs; without `version` it follows the highest one again."""
+
+    reason: Reason
+    version: Number | None = None
+    expected_revision: Revision | None = None
+
+
+class ChangeVersion(Request, frozen=True, kw_only=True):
+    """Give a version another state; with `expected_revision` only if the workflow has not changed since it was read."""
+
+    reason: Reason
+    expected_revision: Revision | None = None
 
 
 class StartInstance(Request, frozen=True, kw_only=True):

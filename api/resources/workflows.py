@@ -1,5 +1,7 @@
 """Workflows: check, publish, read. The language is the compiler's, versions are the registry's.
 
+What people decide about versions is in `api.resources.versions`.
+
 Compilation is pure Python that may take a while, so it runs in a native thread and never holds the loop; one thread, so
 that a burst of publications can't take the processor from dispatch.
 """
@@ -14,7 +16,8 @@ from typing import Any, TypeVar
 from gevent.threadpool import ThreadPool
 
 from api.calls import Call, Operation, Reply
-from api.models.instances import Bounds, CheckResult, Graph, PublishResult, Workflow, WorkflowVersion
+from api.models.instances import CheckResult, Graph
+from api.models.versions import Bounds, PublishResult, Workflow, WorkflowVersion
 from api.models.workflows import WorkflowSource
 from api.parameters import CURSOR, LIMIT, word_parameter
 from api.queries import cursor_text
@@ -25,6 +28,8 @@ from definitions.mermaid import graph_to_mermaid
 from definitions.registry import (
     VersionContent,
     VersionSummary,
+    compare,
+    default_content,
     graph_load,
     version_get,
     version_get_content,
@@ -32,13 +37,16 @@ from definitions.registry import (
     versions_list,
     workflows_list,
 )
+from definitions.registry import Workflow as StoredWorkflow
 from definitions.svg import graph_to_svg
+from definitions.versions import workflow_get
 from orbit.access import Credential, Scope, queue_not_found
 from orbit.clock import to_rfc3339
 from orbit.database import Database, Transaction
 from orbit.errors import NotFound
 from orbit.idempotency import Answer, Made, once
 from orbit.jsontext import Json, digest
+from pulse.store.queue import queue_ids
 
 ResultT = TypeVar("ResultT")
 
@@ -78,6 +86,7 @@ class Workflows:
             ),
             Operation("GET", "/v1/workflows", "List workflows, by name", self.list_page, read, Workflow,
                       query=(LIMIT, CURSOR), is_page=True),
+            Operation("GET", "/v1/workflows/{name}", "Read a workflow", self.get_workflow, read, Workflow),
             Operation("GET", "/v1/workflows/{name}/versions", "List a workflow's versions, the highest first",
                       self.versions, read, WorkflowVersion, query=(LIMIT, CURSOR), is_page=True),
             Operation("GET", _PATH, "Read a version with its text", self.get, read, WorkflowVersion),
@@ -90,6 +99,7 @@ class Workflows:
         """Publish a version; the same content under the same number is a replay whatever its key."""
         compiled = self._compile(call)
         _check_queues(compiled, call.caller)
+        diff = self._diff(call.namespace_id, compiled)
         command = call.command("workflow.publish", meaning=digest({"source": compiled.digest.hex()}))
         is_known = False
 
@@ -107,6 +117,8 @@ class Workflows:
                     "title": version.title,
                     "digest": version.digest.hex(),
                     "bounds": asdict(graph.bounds),
+                    "diff": None if published.deduplicated else diff,
+                    "warnings": [*published.warnings, *_unknown_queues(tx, call.namespace_id, graph)],
                 }
                 return Made(version.id, answer)
 
@@ -134,11 +146,16 @@ class Workflows:
         found = self._database.transaction(
             lambda tx: workflows_list(tx, call.namespace_id, limit=limit, after_name=after)
         )
-        items = [
-            {"workflow": each.name, "default_version": each.default_version, "created_at": to_rfc3339(each.created_at)}
-            for each in found
-        ]
-        return call.page(items, cursor_text([found[-1].name]) if len(found) == limit else None)
+        return call.page(
+            [workflow_json(each) for each in found], cursor_text([found[-1].name]) if len(found) == limit else None
+        )
+
+    def get_workflow(self, call: Call) -> Reply:
+        """Read a workflow."""
+        name = call.path["name"]
+        return call.data(
+            workflow_json(self._database.transaction(lambda tx: workflow_get(tx, call.namespace_id, name)))
+        )
 
     def versions(self, call: Call) -> Reply:
         """List a workflow's versions."""
@@ -147,7 +164,7 @@ class Workflows:
             lambda tx: versions_list(tx, call.namespace_id, name, limit=limit, below=below)
         )
         next_cursor = cursor_text([found[-1].version]) if len(found) == limit else None
-        return call.page([_version_json(each) for each in found], next_cursor)
+        return call.page([version_json(each) for each in found], next_cursor)
 
     def get(self, call: Call) -> Reply:
         """Read a version."""
@@ -158,7 +175,7 @@ class Workflows:
                 version_get_content(tx, call.namespace_id, name, number),
             ),
         )
-        return call.data({**_version_json(summary), "source": content.source.decode("utf-8")})
+        return call.data({**version_json(summary), "source": content.source.decode("utf-8")})
 
     def graph(self, call: Call) -> Reply:
         """Read a version's graph, or draw it."""
@@ -180,16 +197,44 @@ class Workflows:
         text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
         return self._compilers.apply(compile_definition, (text,))
 
+    def _diff(self, namespace_id: bytes, compiled: Compiled) -> Json:
+        """Compare what was compiled with the default version, if there is one."""
+        graph = compiled.graph
+        if graph is None:
+            return None
+        default = self._database.transaction(lambda tx: default_content(tx, namespace_id, graph.workflow))
+        if default is None:
+            return None
+        number, content = default
+        found = self._compilers.apply(compare, (content, compiled))
+        return None if found is None else {"against": number, **found}
+
     def _content(self, call: Call) -> VersionContent:
         return self._read(call, lambda tx, name, number: version_get_content(tx, call.namespace_id, name, number))
 
     def _read(self, call: Call, read: Callable[[Transaction, str, int], ResultT]) -> ResultT:
-        name, text = call.path["name"], call.path["number"]
-        number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_NUMBER_MAX)) else 0
-        if not 1 <= number <= _NUMBER_MAX:
-            message = "a version is a number from 1"
-            raise NotFound(message)
+        name, number = call.path["name"], version_number(call)
         return self._database.transaction(lambda tx: read(tx, name, number))
+
+
+def version_number(call: Call) -> int:
+    """Read the number of a version in the path; raise NotFound for what is none."""
+    text = call.path["number"]
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_NUMBER_MAX)) else 0
+    if not 1 <= number <= _NUMBER_MAX:
+        message = "a version is a number from 1"
+        raise NotFound(message)
+    return number
+
+
+def _unknown_queues(tx: Transaction, namespace_id: bytes, graph: DrawnGraph) -> list[Json]:
+    """Warn of queues that nobody has made: a step on one would wait and then fail."""
+    named = sorted(graph.queues)
+    missing = set(named) - queue_ids(tx, namespace_id, named).keys()
+    return [
+        {"code": "QUEUE_UNKNOWN", "message": f"there is no queue {name}: make it before an instance gets there"}
+        for name in sorted(missing)
+    ]
 
 
 def _check_queues(compiled: Compiled, caller: Credential) -> None:
@@ -212,12 +257,26 @@ def _cursor_part(call: Call, kind: type[ResultT]) -> ResultT | None:
     return part
 
 
-def _version_json(version: VersionSummary) -> Json:
+def workflow_json(workflow: StoredWorkflow) -> dict[str, Json]:
+    """Write a workflow."""
+    return {
+        "workflow": workflow.name,
+        "default_version": workflow.default_version,
+        "default_pinned": workflow.default_pinned,
+        "revision": str(workflow.revision),
+        "created_at": to_rfc3339(workflow.created_at),
+    }
+
+
+def version_json(version: VersionSummary) -> dict[str, Json]:
+    """Write a version without its text."""
     return {
         "workflow": version.workflow,
         "version": version.version,
         "title": version.title,
-        "state": version.state,
+        "state": version.state.value,
+        "state_reason": version.state_reason,
+        "state_changed_at": None if version.state_changed_at is None else to_rfc3339(version.state_changed_at),
         "digest": version.digest.hex(),
         "published_by": version.published_by,
         "published_at": to_rfc3339(version.published_at),

@@ -20,6 +20,7 @@ from engine.states import Control, Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
 from orbit.database.ids import ids_in, through
+from orbit.formats import FIRST
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an instance was started with and keeps for life. `queues` is the starter's range, None for all."""
+    """What an instance was started with and keeps for life. `queues` is the starter's range, None for all.
+
+    `format` numbers the form in which its state is stored.
+    """
 
     namespace_id: bytes
     workflow: str
@@ -39,6 +43,7 @@ class Origin:
     labels: Mapping[str, str] | None = None
     queues: frozenset[str] | None = None
     traceparent: str | None = None
+    format: int = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +78,23 @@ class Place:
     id: bytes
 
 
-_LOCK = (through(select(table), table).where(ids_in(table.c.id)).order_by(table.c.id)).with_for_update(skip_locked=True)
-_DUE = select(table.c.id).where(table.c.due_at <= bindparam("now")).order_by(table.c.due_at, table.c.id)
+_IS_KNOWN = table.c.format <= bindparam("newest")  # what is stored in a newer form is a newer node's
+_LOCK = (through(select(table), table).where(ids_in(table.c.id), _IS_KNOWN).order_by(table.c.id)).with_for_update(
+    skip_locked=True
+)
+_DUE = select(table.c.id).where(table.c.due_at <= bindparam("now"), _IS_KNOWN).order_by(table.c.due_at, table.c.id)
 _NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
 _FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
 _LOCK_ONE = _FIND.with_for_update()
 _REVISIONS = through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id))
 
 
-def instances_lock(tx: Transaction, ids: Sequence[bytes]) -> list[Stored]:
-    """Lock instances in the order of their ids, leaving out those that somebody else has locked; `ids` is not empty."""
-    return [_stored(row) for row in tx.rows(_LOCK, {"ids": ids})]
+def instances_lock(tx: Transaction, ids: Sequence[bytes], *, newest: int) -> list[Stored]:
+    """Lock instances in the order of their ids; `ids` is not empty.
+
+    Left out are those that somebody else has locked, and those in a newer form than `newest`.
+    """
+    return [_stored(row) for row in tx.rows(_LOCK, {"ids": ids, "newest": newest})]
 
 
 def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
@@ -92,9 +103,9 @@ def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> St
     return None if row is None else _stored(row)
 
 
-def instances_due(tx: Transaction, now: Micros, *, limit: int) -> list[bytes]:
+def instances_due(tx: Transaction, now: Micros, *, newest: int, limit: int) -> list[bytes]:
     """List the ids of instances to be looked at, the longest due first. Plain read, nothing is locked."""
-    return [row.id for row in tx.rows(_DUE.limit(limit), {"now": now})]
+    return [row.id for row in tx.rows(_DUE.limit(limit), {"now": now, "newest": newest})]
 
 
 def instance_due_next(tx: Transaction, *, after: Micros) -> Micros | None:
@@ -175,6 +186,7 @@ def _origin_columns(row: Stored) -> dict[str, Any]:
         "queues": None if origin.queues is None else dumps(sorted(origin.queues)).decode(),
         "started_by": origin.started_by,
         "traceparent": origin.traceparent,
+        "format": origin.format,
         "started_at": row.instance.started_at,
     }
 
@@ -188,6 +200,7 @@ def _stored(row: Row[Any]) -> Stored:
         labels=None if row.labels is None else json.loads(row.labels),
         queues=None if row.queues is None else frozenset(json.loads(row.queues)),
         traceparent=row.traceparent,
+        format=row.format,
     )
     instance = Instance(
         id=row.id,

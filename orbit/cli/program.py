@@ -27,11 +27,23 @@ _OWN = {
     "instance.pause": "orbit.cli.instance_control:pause",
     "instance.resume": "orbit.cli.instance_control:resume",
     "instance.recover": "orbit.cli.instance_control:recover",
+    "workflow.list": "orbit.cli.versions:list_",
+    "workflow.show": "orbit.cli.versions:show",
+    "workflow.set-default": "orbit.cli.versions:set_default",
+    "workflow.deprecate": "orbit.cli.versions:deprecate",
+    "workflow.retire": "orbit.cli.versions:retire",
+    "workflow.activate": "orbit.cli.versions:activate",
+    "workflow.diff": "orbit.cli.versions:diff",
+    "db.finalize": "orbit.cli.formats:finalize",
     "queue": "orbit.cli.queues:queue",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",
 }
-_GROUPS = {"db": "Keep the database's schema.", "instance": "Control an instance, as its operator."}
+_GROUPS = {
+    "db": "Keep the database's schema.",
+    "instance": "Control an instance, as its operator.",
+    "workflow": "Look at published workflows, and manage their versions.",
+}
 
 
 class LazyGroup(click.Group):

@@ -2,14 +2,17 @@
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orbit.cli.options import JsonText, as_json, print_json
 from orbit.jsontext import Json
+
+if TYPE_CHECKING:
+    from orbit.sdk.version_models import Notice
 
 
 @click.command()
@@ -33,6 +36,8 @@ def publish(file: Path, as_json: bool) -> None:  # noqa: FBT001
                 _show_findings(str(file), error.details)
             raise
     if as_json:
+        from msgspec import to_builtins
+
         print_json(
             {
                 "workflow": published.workflow,
@@ -40,6 +45,8 @@ def publish(file: Path, as_json: bool) -> None:  # noqa: FBT001
                 "digest": published.digest,
                 "bounds": published.bounds,
                 "deduplicated": published.deduplicated,
+                "diff": to_builtins(published.diff),
+                "warnings": to_builtins(published.warnings),
             }
         )
         return
@@ -50,6 +57,10 @@ def publish(file: Path, as_json: bool) -> None:  # noqa: FBT001
         f"bounds     at most {bounds.get('tasks')} tasks, {bounds.get('attempts')} attempts, "
         f"{bounds.get('concurrent_tasks')} at once"
     )
+    if published.diff is not None:
+        found = published.diff
+        click.echo(f"running    {' '.join([found.verdict, *found.at])}, for instances of version {found.against}")
+    _show_warnings(published.warnings)
 
 
 @click.command()
@@ -74,6 +85,7 @@ def start(workflow: str, input_: Json, version: int | None, business_key: str | 
     )
     with Client() as client:
         started = client.start_instance(rest["key"] or secrets.token_hex(16), request)
+    _show_warnings(started.warnings)
     if rest["as_json"]:
         instance = started.instance
         print_json(
@@ -87,6 +99,12 @@ def start(workflow: str, input_: Json, version: int | None, business_key: str | 
         )
         return
     click.echo(started.instance.id)
+
+
+def _show_warnings(warnings: "Iterable[Notice]") -> None:
+    """Print what was accepted and deserves a look, beside the answer and not in it."""
+    for warning in warnings:
+        click.secho(f"warning: {warning.message} ({warning.code})", fg="yellow", err=True)
 
 
 def _show_findings(file: str, details: Any) -> None:

@@ -11,14 +11,14 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
 
 from orbit import jsontext
 from orbit.sdk import models, settings
 from orbit.sdk.batch_models import Batch, BatchEntry, BatchPreview, BatchReceipt, CreateBatch, TaskSelection
+from orbit.sdk.calls import segment as _segment
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.models import (
     Application,
@@ -26,7 +26,6 @@ from orbit.sdk.models import (
     Attempt,
     BatchResult,
     CancelResult,
-    CheckResult,
     ConfigureApplicationRequest,
     ConfigureQueueRequest,
     ControlResult,
@@ -35,7 +34,6 @@ from orbit.sdk.models import (
     HistoryEntry,
     Instance,
     InstanceResult,
-    PublishResult,
     Queue,
     QueueResult,
     RecoverInstance,
@@ -50,18 +48,19 @@ from orbit.sdk.models import (
     Task,
     TaskResult,
 )
-from orbit.sdk.transport import Answer, Exchange, Transport
+from orbit.sdk.transport import Exchange, Transport
+from orbit.sdk.version_models import CheckResult, PublishResult
+from orbit.sdk.versions import VersionCalls
 
 WAIT_SECONDS_MAX = 30.0
 TIMEOUT_SECONDS_DEFAULT = 30.0
 RESULT_SECONDS_DEFAULT = 300.0
 YAML_TYPE = "application/yaml"
 
-ItemT = TypeVar("ItemT")
 SubjectT = TypeVar("SubjectT", Task, Instance)
 
 
-class Client:
+class Client(VersionCalls):
     """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
 
     What is not given is read from the environment: `ORBIT_URL`, `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.
@@ -299,31 +298,6 @@ class Client:
             body = body | {"expected_revision": str(expected_revision)}
         path = f"/v1/instances/{_segment(instance_id)}:{verb}"
         return models.read(self._write(path, f"{verb}_instance", key, jsontext.dumps(body)), ControlResult)
-
-    # The exchange.
-
-    def _write(self, path: str, operation: str, key: str, body: bytes) -> Any:
-        return self._transport.send(Exchange("POST", path, operation, keys=[key], body=body)).data
-
-    def _read(self, path: str, operation: str, **query: str | float | None) -> Answer:
-        waits = query.get("wait_seconds")
-        wait_seconds = float(waits) if waits else 0.0
-        return self._transport.send(Exchange("GET", path, operation, query=query, wait_seconds=wait_seconds))
-
-    def _pages(self, path: str, operation: str, query: Mapping[str, str | int], kind: type[ItemT]) -> Iterator[ItemT]:
-        cursor: str | None = None
-        while True:
-            answer = self._read(path, operation, **query, cursor=cursor)
-            for item in answer.data:
-                yield models.read(item, kind)
-            cursor = answer.next_cursor
-            if cursor is None:
-                return
-
-
-def _segment(text: str) -> str:
-    """Make an id safe to stand in a path."""
-    return quote(text, safe="")
 
 
 def _waiting(wait_seconds: float, after_revision: int | None) -> dict[str, str | float | None]:

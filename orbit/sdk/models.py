@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from orbit import jsontext
+from orbit.sdk.version_models import Notice
 
 ResultT = TypeVar("ResultT")
 
@@ -334,25 +335,6 @@ class Attempt(Struct, frozen=True, kw_only=True):
     late: list[dict[str, Any]] = []
 
 
-class PublishResult(Struct, frozen=True, kw_only=True):
-    """The receipt of a publication."""
-
-    deduplicated: bool = False
-    workflow: str = ""
-    version: int = 0
-    title: str | None = None
-    digest: str = ""
-    bounds: dict[str, Any] = {}
-
-
-class CheckResult(Struct, frozen=True, kw_only=True):
-    """What the compiler says of a definition: valid with its bounds, or all findings."""
-
-    valid: bool = False
-    findings: list[dict[str, Any]] = []
-    bounds: dict[str, Any] | None = None
-
-
 INSTANCE_ENDS = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 
 
@@ -387,6 +369,7 @@ class InstanceResult(Struct, frozen=True, kw_only=True):
 
     deduplicated: bool = False
     instance: Instance = Instance()
+    warnings: list[Notice] = []
     current: Current | None = None
 
 

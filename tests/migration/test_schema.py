@@ -9,10 +9,14 @@ import sqlalchemy as sa
 
 from migrations import upgrade as schema
 from migrations.upgrade import SchemaState
-from orbit.database import metadata
+from orbit.database import Database, metadata
 from orbit.errors import Unavailable
+from orbit.formats import StoredFormat
+from orbit.store.formats import formats_read
 from tests.support.declared import import_tables
 from tests.support.sessions import VERSION_TABLE, DatabaseKind
+
+BEFORE_FORMATS = "0010_pulse_batches"
 
 
 def described(url: str) -> dict[str, object]:
@@ -129,3 +133,20 @@ def test_each_revision_says_whether_old_nodes_may_run_beside_it() -> None:
         assert revision.summary.endswith(".")
         assert isinstance(revision.old_nodes_may_run, bool)
         assert re.fullmatch(r"\d{4}_[a-z_]+", revision.name)
+
+
+def test_a_new_database_has_the_newest_forms_and_a_used_one_waits(
+    blank_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = {StoredFormat.GRAPH: 2, StoredFormat.STATE: 1}
+    monkeypatch.setattr(schema, "NEWEST", newest)
+    schema.upgrade(blank_database_url)
+
+    def written() -> dict[StoredFormat, int]:
+        with closing(Database.open(blank_database_url)) as database:
+            return database.transaction(formats_read)
+
+    assert written() == newest
+    schema.downgrade(blank_database_url, to=BEFORE_FORMATS)
+    schema.upgrade(blank_database_url)
+    assert written() == {StoredFormat.GRAPH: 1, StoredFormat.STATE: 1}

@@ -8,9 +8,10 @@ import msgspec
 
 from definitions.compiler import compile_definition
 from definitions.graph import Graph
-from definitions.registry import graph_load, version_publish, version_to_start
+from definitions.registry import VersionToStart, graph_load, version_publish, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Order, Told
+from engine.formats import StateFormats
 from engine.listener import InstanceListener
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
@@ -54,23 +55,37 @@ class Done:
 Handlers = Callable[[str, int, Json], Done | None]
 
 
+def _namespace(database: Database) -> bytes:
+    named = NamespaceName("tests", "default", new_id().hex())
+    return database.transaction(lambda tx: namespace_ensure(tx, named)).id
+
+
 class Weave:
     """One namespace with a queue `main`, and everything that a node has."""
 
-    def __init__(self, database: Database, graph: Graph | None = None) -> None:
-        """With a `graph` every workflow is that one, published or not."""
+    def __init__(
+        self,
+        database: Database,
+        graph: Graph | None = None,
+        *,
+        beside: "Weave | None" = None,
+        formats: StateFormats | None = None,
+    ) -> None:
+        """With a `graph` every workflow is that one, published or not.
+
+        `beside` is another node of the same namespace; `formats` are the stored forms that this one knows.
+        """
         self.database = database
-        named = NamespaceName("tests", "default", new_id().hex())
-        self.namespace_id = database.transaction(lambda tx: namespace_ensure(tx, named)).id
+        self.namespace_id: bytes = _namespace(database) if beside is None else beside.namespace_id
         self.types: Sequence[str] = TYPES
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
         self.woken = 0
         self.changed: list[bytes] = []
         load = graph_load if graph is None else (lambda *_: graph)
-        find = version_to_start if graph is None else (lambda *_: 1)
+        find = version_to_start if graph is None else (lambda *_: VersionToStart(1))
         tasks = PulseTasks(self)
-        self.advancer = Advancer(Flows(load), tasks)
+        self.advancer = Advancer(Flows(load), tasks, formats)
         self.runner = Runner(database, self.advancer, on_changed=self.changed.extend)
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)

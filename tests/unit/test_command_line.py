@@ -46,7 +46,7 @@ def test_commands_of_other_packages_come_by_entry_point(monkeypatch: pytest.Monk
     with click.Context(made) as context:
         group = made.get_command(context, "db")
         assert isinstance(group, click.Group)
-        assert group.list_commands(context) == ["check"]
+        assert group.list_commands(context) == ["check", "finalize"]
         assert group.get_command(context, "upgrade") is None
         assert made.get_command(context, "bootstrap") is None
 

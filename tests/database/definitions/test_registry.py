@@ -82,7 +82,7 @@ def test_the_default_version_is_the_highest_published(database: Database) -> Non
         publish(version)
         found = database.transaction(lambda tx: version_get(tx, NAMESPACE, "payout", None))
         assert (found.version, found.state, found.title) == (default, VersionState.ACTIVE, f"Títle {default}")
-        assert database.transaction(lambda tx: version_to_start(tx, NAMESPACE, "payout", None)) == default
+        assert database.transaction(lambda tx: version_to_start(tx, NAMESPACE, "payout", None)).number == default
     listed = database.transaction(lambda tx: versions_list(tx, NAMESPACE, "payout", limit=3))
     assert [version.version for version in listed] == [5, 3, 2]
     listed = database.transaction(lambda tx: versions_list(tx, NAMESPACE, "payout", limit=3, below=2))
