@@ -36,6 +36,7 @@ from api.resources.journal import Journal
 from api.resources.node import NodeResource, NodeState
 from api.resources.queues import Queues
 from api.resources.recovery import TaskRecovery
+from api.resources.signals import SignalResource
 from api.resources.tasks import Tasks
 from api.resources.versions import WorkflowVersions
 from api.resources.workers import Workers
@@ -52,6 +53,7 @@ from engine.pulse_tasks import PulseTasks
 from engine.recover import Recoveries
 from engine.runner import Runner
 from engine.service import Instances
+from engine.signalling import Signals
 from engine.start import Starter
 from engine.watchers import Watchers
 from migrations.upgrade import require_current
@@ -108,6 +110,7 @@ class Node:
             *WorkflowVersions(database).operations(),
             *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
             *InstanceControl(controls, Recoveries(database, advancer, controls, tasks)).operations(),
+            *SignalResource(Signals(database, advancer.flows, version_to_start, self.runner.wake)).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),
         ]

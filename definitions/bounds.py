@@ -160,3 +160,8 @@ def record() -> Bounds:
 def wait(seconds: float) -> Bounds:
     """Return the bounds of a wait."""
     return Bounds(stored_bytes=RECORD_BYTES, active_seconds=seconds)
+
+
+def signal(timeout_seconds: float) -> Bounds:
+    """Return the bounds of a wait for a signal, whose payload is stored."""
+    return Bounds(stored_bytes=VALUE_BYTES_MAX + RECORD_BYTES, active_seconds=timeout_seconds)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from definitions.duration import format_duration
-from definitions.graph import FailSpec, JoinSpec, Node, NodeKind, PollSpec, SetSpec, TaskSpec, UntilSpec, WaitSpec
+from definitions.graph import (
+    FailSpec,
+    JoinSpec,
+    Node,
+    NodeKind,
+    PollSpec,
+    SetSpec,
+    SignalSpec,
+    TaskSpec,
+    UntilSpec,
+    WaitSpec,
+)
 
 _WORDS = {NodeKind.FORK: "parallel"}
 
@@ -27,6 +38,8 @@ def facts_of(node: Node) -> list[str]:
             return [f"for {format_duration(seconds)}"]
         case UntilSpec(until=until, timeout_seconds=timeout):
             return [f"until {until.source}", f"at most {format_duration(timeout)}"]
+        case SignalSpec():
+            return _signal(node.spec)
         case FailSpec(code=code):
             return [code]
         case SetSpec(values=values) if isinstance(values.source, dict):
@@ -35,6 +48,12 @@ def facts_of(node: Node) -> list[str]:
             return [policy]
         case _:
             return []
+
+
+def _signal(wait: SignalSpec) -> list[str]:
+    accepts = [] if wait.accept_when is None else [f"accepts when {wait.accept_when.source}"]
+    ending = ", then goes on" if wait.continue_on_timeout else ""
+    return [f"signal {wait.signal}", *accepts, f"at most {format_duration(wait.timeout_seconds)}{ending}"]
 
 
 def _task(task: TaskSpec) -> str:

@@ -29,7 +29,7 @@ class NodeKind(StrEnum):
     BRANCH = "BRANCH"  # chooses one case; its outgoing edges carry `case`
     FORK = "FORK"  # starts every branch of a `parallel` block
     JOIN = "JOIN"  # ends a branch or parallel block
-    WAIT = "WAIT"  # a durable timer
+    WAIT = "WAIT"  # a durable timer, or a signal with its bound
     POLL = "POLL"  # bounded rounds, each one Pulse task
     SET = "SET"  # values computed from what is known
     FAIL = "FAIL"  # ends the instance FAILED
@@ -93,6 +93,21 @@ class UntilSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalSpec:
+    """A durable wait for a signal, whose payload becomes the step's output.
+
+    A signal that does not fit `payload_schema` or `accept_when` is left for others. After a time-out that goes on the
+    step has no output.
+    """
+
+    signal: str
+    timeout_seconds: float
+    continue_on_timeout: bool
+    payload_schema: Json | None
+    accept_when: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
 class PollSpec:
     """A bounded poll; `every` counts from a round's end to the next round's start."""
 
@@ -137,7 +152,19 @@ class JoinSpec:
     opens: str  # the BRANCH or FORK node that this join closes
 
 
-Spec = TaskSpec | BranchSpec | WaitSpec | UntilSpec | PollSpec | SetSpec | FailSpec | ReturnSpec | JoinSpec | None
+Spec = (
+    TaskSpec
+    | BranchSpec
+    | WaitSpec
+    | UntilSpec
+    | SignalSpec
+    | PollSpec
+    | SetSpec
+    | FailSpec
+    | ReturnSpec
+    | JoinSpec
+    | None
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from definitions.graph import (
     RetrySpec,
     ReturnSpec,
     SetSpec,
+    SignalSpec,
     Spec,
     TaskSpec,
     UntilSpec,
@@ -180,6 +181,14 @@ def _spec_to_json(spec: Spec) -> Document | None:
                 "timeout_seconds": spec.timeout_seconds,
                 "continue_on_timeout": spec.continue_on_timeout,
             }
+        case SignalSpec():
+            return {
+                "signal": spec.signal,
+                "timeout_seconds": spec.timeout_seconds,
+                "continue_on_timeout": spec.continue_on_timeout,
+                "payload_schema": spec.payload_schema,
+                "accept_when": _expression_to_json(spec.accept_when),
+            }
         case PollSpec():
             return {
                 "task": _task_to_json(spec.task),
@@ -215,6 +224,8 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
             return BranchSpec(tuple(cases))
         case NodeKind.WAIT if "until" in document:
             return UntilSpec(**{**document, "until": _certain_expression(document["until"])})
+        case NodeKind.WAIT if "signal" in document:
+            return SignalSpec(**{**document, "accept_when": _expression_from_json(document["accept_when"])})
         case NodeKind.WAIT:
             return WaitSpec(**document)
         case NodeKind.POLL:

@@ -45,11 +45,7 @@ ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | frozenset(KINDS), _LATER_KEY
 
 CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
 PARALLEL = Keys("`parallel`", frozenset({"join", "branches"}), {"steps": "steps with `needs`"})
-WAIT = Keys(
-    "`wait`",
-    frozenset({"for", "until", "timeout", "on_timeout"}),
-    {"signal": "a wait for a signal"},
-)
+WAIT = Keys("`wait`", frozenset({"for", "until", "signal", "timeout", "on_timeout", "payload", "accept_when"}), {})
 POLL = Keys(
     "`poll`",
     OPTION_KEYS

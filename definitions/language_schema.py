@@ -153,12 +153,26 @@ def _wait() -> Schema:
     values = {
         "for": _reference("span"),
         "until": _described(_reference("expression"), "The instant, as RFC 3339 text."),
-        "timeout": _described(_reference("span"), "The bound of a wait with `until`."),
+        "signal": _described(_form(names.IDENTIFIER), "The signal's name; its payload is the step's output."),
+        "timeout": _described(_reference("span"), "The bound of a wait with `until` or `signal`."),
         "on_timeout": {"enum": ["fail", "continue"]},
+        "payload": _described(_reference("schema"), "The JSON Schema of a signal that ends the wait."),
+        "accept_when": _described(
+            _reference("expression"), "A signal for which this does not hold is left for others."
+        ),
     }
     whole = _object(keys.WAIT, values)
-    forbidden = {"properties": dict.fromkeys(("until", "timeout", "on_timeout"), False), "required": ["for"]}
-    return {**whole, "oneOf": [forbidden, {"properties": {"for": False}, "required": ["until", "timeout"]}]}
+    ways = {"for": ("for",), "until": ("until", "timeout", "on_timeout"), "signal": values.keys() - {"for", "until"}}
+    return {
+        **whole,
+        "oneOf": [
+            {
+                "properties": dict.fromkeys(sorted(values.keys() - set(allowed)), False),
+                "required": [way] if way == "for" else [way, "timeout"],
+            }
+            for way, allowed in ways.items()
+        ],
+    }
 
 
 def _branch() -> Schema:

@@ -88,6 +88,17 @@ class UntilModel:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalModel:
+    """A wait for a signal, with its bound, and what a signal must be to end it."""
+
+    name: str | None
+    timeout: float | None
+    continue_on_timeout: bool
+    payload_schema: Json | None
+    accept_when: Scalar | None
+
+
+@dataclass(frozen=True, slots=True)
 class PollModel:
     """A bounded poll."""
 
@@ -124,7 +135,18 @@ class ReturnModel:
     output: YamlNode | None
 
 
-Kind = TaskModel | BranchModel | ParallelModel | WaitModel | UntilModel | PollModel | SetModel | FailModel | ReturnModel
+Kind = (
+    TaskModel
+    | BranchModel
+    | ParallelModel
+    | WaitModel
+    | UntilModel
+    | SignalModel
+    | PollModel
+    | SetModel
+    | FailModel
+    | ReturnModel
+)
 
 
 @dataclass(frozen=True, slots=True)

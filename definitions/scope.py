@@ -17,6 +17,7 @@ from definitions.model import (
     ParallelModel,
     PollModel,
     SetModel,
+    SignalModel,
     StepModel,
     TaskModel,
 )
@@ -34,7 +35,7 @@ _LATER_ROOTS = {
     "item": "inside `foreach`, which is not part of this version of the language",
     "index": "inside `foreach`, which is not part of this version of the language",
     "error": "in error handlers, which are not part of this version of the language",
-    "signal": "after a wait for a signal, which is not part of this version of the language",
+    "signal": "in `accept_when` of a wait for a signal; afterwards its payload is the step's output",
 }
 
 
@@ -90,7 +91,7 @@ class Catalogue:
         if declared is None or not name:
             return None
         kind = declared.step.kind
-        if kind is not None and not isinstance(kind, (TaskModel, PollModel, SetModel)):
+        if kind is not None and not isinstance(kind, (TaskModel, PollModel, SetModel, SignalModel)):
             return StepFacts(None, None)
         output = self._types.get(name, DYN)
         if name in scope.available or not scope.reachable:
@@ -117,6 +118,8 @@ class Catalogue:
                 return "it comes later", False
         if declared.step.when is not None:
             return "it has a `when` and is skipped if that does not hold", True
+        if isinstance(declared.step.kind, SignalModel) and declared.step.kind.continue_on_timeout:
+            return "it has no output if no signal comes in time, since it goes on then", True
         for block, kind, _ in declared.blocks[shared:]:
             if kind == "branch":
                 return f"it runs in one case of `{block}` only", True
@@ -140,3 +143,9 @@ def _walk(
 def round_roots(output: Type | None = None) -> dict[str, Type]:
     """Return the further roots inside a poll: its input knows the round, its conditions the answer too."""
     return dict(_ROUND_ROOTS) if output is None else {**_ROUND_ROOTS, "output": output}
+
+
+def signal_roots(payload: Type) -> dict[str, Type]:
+    """Return the further root of a wait's `accept_when`: the signal that might end it."""
+    fields = {"id": STRING, "payload": payload, "sent_at": STRING}
+    return {"signal": Type(Kind.MAP, fields=fields, required=frozenset(fields), closed=True)}

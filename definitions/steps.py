@@ -23,10 +23,9 @@ from definitions.model import (
     ReturnModel,
     SetModel,
     StepModel,
-    UntilModel,
-    WaitModel,
 )
 from definitions.task_fields import read_task
+from definitions.wait_fields import read_wait
 from definitions.yaml_tree import Broken, Mapping, Sequence, YamlNode
 
 _LATER_JOINS = {"any": "the first branch wins", "settled": "all have ended, however", "at_least": "n of the branches"}
@@ -102,7 +101,7 @@ class StepReader:
             case "parallel":
                 return self._parallel(fields)
             case "wait":
-                return self._wait(fields)
+                return read_wait(fields)
             case "poll":
                 return self._poll(fields)
             case "set":
@@ -197,28 +196,6 @@ class StepReader:
             self.findings.at(Code.NOT_YET_SUPPORTED, node.place, message)
         else:
             fields.choice("join", ("all",), _LATER_JOINS)
-
-    def _wait(self, fields: Fields) -> Kind | None:
-        mapping = fields.mapping_of("wait")
-        if mapping is None:
-            return None
-        inner = Fields(mapping, keys.WAIT, self.findings)
-        if inner.has("until") or inner.has("signal"):
-            return self._until(inner)
-        for name in ("timeout", "on_timeout"):
-            if inner.has("for") and inner.has(name):
-                message = f"`{name}` belongs to a wait with `until`; `for` is its own bound"
-                self.findings.at(Code.CONTRADICTION, inner.key_place(name), message)
-        return WaitModel(inner.duration("for", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=True))
-
-    def _until(self, inner: Fields) -> Kind:
-        if inner.has("for"):
-            message = "a wait has `for` or `until`, not both"
-            self.findings.at(Code.CONTRADICTION, inner.key_place("for"), message)
-        is_later = inner.has("signal")
-        bound = inner.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX, required=not is_later)
-        on_timeout = inner.choice("on_timeout", ("fail", "continue"))
-        return UntilModel(inner.scalar_of("until"), bound, on_timeout == "continue")
 
     def _poll(self, fields: Fields) -> Kind | None:
         mapping = fields.mapping_of("poll")

@@ -27,6 +27,7 @@ from definitions.graph import (
     PollSpec,
     ReturnSpec,
     SetSpec,
+    SignalSpec,
     Spec,
     UntilSpec,
     WaitSpec,
@@ -39,13 +40,14 @@ from definitions.model import (
     PollModel,
     ReturnModel,
     SetModel,
+    SignalModel,
     StepModel,
     TaskModel,
     UntilModel,
     WaitModel,
 )
 from definitions.schema import type_of_schema
-from definitions.scope import Catalogue, Scope, round_roots
+from definitions.scope import Catalogue, Scope, round_roots, signal_roots
 from definitions.source import Source
 from definitions.tasks import Policy, policy_of, spec_of
 from definitions.template import Template
@@ -142,6 +144,8 @@ class Weaver:
                 return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(seconds or 0.0)
             case UntilModel() as until:
                 return self._until(spot, until)
+            case SignalModel() as signal:
+                return self._signal(spot, signal)
             case SetModel(values=values):
                 return self._set(spot, values)
             case FailModel(code=code, message=message):
@@ -185,6 +189,23 @@ class Weaver:
             if checked is not None and checked.expression is not None:
                 spec = UntilSpec(checked.expression, timeout, wait.continue_on_timeout)
         return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(timeout)
+
+    def _signal(self, spot: _Spot, wait: SignalModel) -> tuple[Frontier, Bounds]:
+        payload = type_of_schema(wait.payload_schema)
+        accepts = None
+        if wait.accept_when is not None:
+            environment = self._environment(spot.scope, spot.step.id, signal_roots(payload))
+            accepts = self._expressions.condition(wait.accept_when, environment).expression
+        timeout = wait.timeout or 0.0
+        spec = None
+        if wait.name is not None:
+            spec = SignalSpec(wait.name, timeout, wait.continue_on_timeout, wait.payload_schema, accepts)
+        index = self._add(spot, NodeKind.WAIT, spec)
+        if wait.continue_on_timeout:
+            self._catalogue.learn(spot.step.id, payload)  # known, and not certain to be there
+        else:
+            self._succeed(spot, payload)
+        return [(index, None)], bounds.signal(timeout)
 
     def _end(self, spot: _Spot, kind: NodeKind, spec: Spec) -> tuple[Frontier, Bounds]:
         index = self._add(spot, kind, spec)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
-from engine import pausing, polling, recovery, tasks, waiting
+from engine import pausing, polling, recovery, signals, tasks, waiting
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -41,6 +41,7 @@ from engine.stimulus import (
     ResumeRequested,
     ReviewClosed,
     ReviewOpened,
+    SignalReceived,
     Started,
     Stimulus,
     SubmissionRefused,
@@ -74,6 +75,8 @@ def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Mi
 
 def _apply(draft: Draft, stimulus: Stimulus) -> None:
     if draft.state in INSTANCE_TERMINAL:
+        if isinstance(stimulus, SignalReceived):
+            return  # it came before the end and is left over, as the list of the instance's signals shows
         draft.record("stimulus.after_end", getattr(stimulus, "step", None), stimulus=type(stimulus).__name__)
         return
     match stimulus:
@@ -86,6 +89,10 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
             _cancel(draft, stimulus)
         case PauseRequested() | GateQuiet() | ResumeRequested():
             pausing.apply(draft, stimulus)
+            if isinstance(stimulus, ResumeRequested):
+                signals.deliver(draft)
+        case SignalReceived():
+            signals.received(draft, stimulus)
         case Recovered():
             _recover(draft, stimulus)
         case TaskEnded() | ReviewOpened() | ReviewClosed() | SubmissionRefused():
@@ -271,7 +278,7 @@ def _is_due(step: Step, now: Micros) -> bool:
 def _fire(draft: Draft, node: Node, step: Step) -> None:
     if step.state is StepState.RUNNING:
         draft.cancel_task(step, StepReason.STEP_TIMED_OUT)
-    elif step.reason is StepReason.TIMER:
+    elif step.reason in {StepReason.TIMER, StepReason.SIGNAL}:
         waiting.fire(draft, node, step)
     elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:
         polling.exhausted(draft, step, "its time-out has passed")

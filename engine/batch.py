@@ -16,16 +16,17 @@ from msgspec.structs import replace
 
 from definitions.graph import NodeKind
 from engine.advance import advance
-from engine.command import CancelTask, Commands, Entry, SubmitTask
+from engine.command import CancelTask, Commands, Entry, SubmitTask, TakeSignal
 from engine.flow import Flow
 from engine.formats import StateFormats
-from engine.instance import ENGINE_ERROR, Failure, Instance, Step
+from engine.instance import ENGINE_ERROR, SIGNALS, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer
 from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
 from engine.stimulus import Stimulus, SubmissionRefused
 from engine.store.instances import Stored, instances_insert, instances_update
 from engine.store.records import Recorded, history_insert, values_insert, values_load
+from engine.store.signals import signals_kept, signals_take
 from engine.store.steps import steps_insert, steps_update
 from engine.store.stimuli import Pending, stimuli_delete, stimuli_hold
 from orbit.access import queue_not_found
@@ -63,6 +64,7 @@ class Work:
     kept: dict[str, Json] = field(default_factory=dict)
     recorded: list[Recorded] = field(default_factory=list)
     cancels: list[CancelTask] = field(default_factory=list)
+    takes: list[TakeSignal] = field(default_factory=list)
     broken: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -128,10 +130,11 @@ class Advancer:
         return submits
 
     def _load_values(self, tx: Transaction, needed: Sequence[tuple[Work, frozenset[str]]]) -> None:
+        _load_signals(tx, [work for work, slots in needed if SIGNALS in slots])
         stored: list[tuple[Work, str]] = []
         of_tasks: list[tuple[Work, str, bytes | None]] = []
         for work, slots in needed:
-            for slot in slots:
+            for slot in slots - {SIGNALS}:
                 node = work.flow.nodes.get(slot)
                 if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL} and not _is_given(work, slot):
                     of_tasks.append((work, slot, work.instance.steps[slot].task_id))
@@ -191,6 +194,7 @@ class Advancer:
         steps_insert(tx, entered)
         steps_update(tx, changed)
         values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
+        signals_take(tx, [(take.id, take.step) for work in good for take in work.takes], now=now)
         history_insert(tx, [(work.instance.id, record) for work in good for record in work.recorded])
         events = [event for work in good for record in work.recorded for event in events_of(work.stored, record)]
         if events:
@@ -254,11 +258,21 @@ def is_set_aside(instance: Instance) -> bool:
     return is_held_by_engine(instance) or instance.control is not Control.ACTIVE
 
 
+def _load_signals(tx: Transaction, works: Sequence[Work]) -> None:
+    if works:
+        kept = signals_kept(tx, [work.instance.id for work in works])
+        for work in works:
+            work.values[SIGNALS] = kept[work.instance.id]
+
+
 def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
     work.instance = after
     work.stimuli = []
     work.changed_steps |= commands.steps
     work.cancels.extend(commands.cancels)
+    if commands.takes:
+        work.takes.extend(commands.takes)
+        work.values[SIGNALS] = after.values[SIGNALS]  # what was taken is gone for the advances that follow
     kept = commands.values or {}
     work.kept |= kept
     work.values |= kept

@@ -37,6 +37,14 @@ class CancelTask:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeSignal:
+    """Note that a step has taken a stored signal, which no other wait may have any more."""
+
+    id: bytes
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the history, for people: what happened, to which step (None: the instance), with which facts."""
 
@@ -55,6 +63,7 @@ class Commands:
 
     submits: tuple[SubmitTask, ...] = ()
     cancels: tuple[CancelTask, ...] = ()
+    takes: tuple[TakeSignal, ...] = ()
     values: Mapping[str, Json] | None = None
     history: tuple[Entry, ...] = ()
     steps: frozenset[str] = frozenset()

@@ -1,12 +1,12 @@
-"""What of a workflow simulated runs have covered: steps that ran, cases taken, steps skipped, polls exhausted."""
+"""What of a workflow simulated runs have covered: steps, cases, skips, exhausted polls, signals that came or not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from definitions.graph import BranchSpec, Graph, NodeKind, PollSpec
-from engine import polling
+from definitions.graph import BranchSpec, Graph, NodeKind, PollSpec, SignalSpec
+from engine import polling, signals
 from engine.simulator import Line
 from engine.states import StepReason
 
@@ -19,7 +19,7 @@ class Item:
     """One thing to cover; `case` is the label of a branch's case."""
 
     step: str
-    what: str  # ran | case | skipped | exhausted
+    what: str  # ran | case | skipped | exhausted | signalled | timed_out
     case: str | None = None
 
     def __str__(self) -> str:
@@ -30,6 +30,10 @@ class Item:
                 return f"case {self.case} of {self.step} was taken"
             case "skipped":
                 return f"step {self.step} was skipped by its `when`"
+            case "signalled":
+                return f"wait {self.step} was ended by its signal"
+            case "timed_out":
+                return f"wait {self.step} has timed out"
             case _:
                 return f"poll {self.step} was exhausted"
 
@@ -47,6 +51,8 @@ def items_of(graph: Graph) -> frozenset[Item]:
             found |= {Item(node.id, "case", case.label) for case in node.spec.cases}
         if isinstance(node.spec, PollSpec):
             found.add(Item(node.id, "exhausted"))
+        if isinstance(node.spec, SignalSpec):
+            found |= {Item(node.id, "signalled"), Item(node.id, "timed_out")}
     return frozenset(found)
 
 
@@ -65,6 +71,12 @@ def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
         match line.entry.kind:
             case "step.succeeded" if step is not None and "case" in data:
                 found.add(Item(step, "case", data["case"]))
+            case "step.succeeded" if step is not None and "timed_out" in data:
+                found.add(Item(step, "timed_out"))
+            case "signal.taken" if step is not None:
+                found.add(Item(step, "signalled"))
+            case "step.failed" if step is not None and data["error"]["code"] == signals.TIMED_OUT:
+                found.add(Item(step, "timed_out"))
             case "step.skipped" if step is not None and data["reason"] == StepReason.WHEN:
                 found.add(Item(step, "skipped"))
             case "step.failed" if step is not None and data["error"]["code"] == polling.EXHAUSTED:

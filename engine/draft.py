@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from engine.command import CancelTask, Commands, Entry, SubmitTask
+from engine.command import CancelTask, Commands, Entry, SubmitTask, TakeSignal
 from engine.flow import Flow
-from engine.instance import Failure, Instance, Step
+from engine.instance import SIGNALS, Failure, Instance, Signal, Step
 from engine.states import (
     CONTROL_MOVES,
     INSTANCE_MOVES,
@@ -54,6 +54,7 @@ class Draft:
         self._changed: dict[str, None] = {}
         self._submits: dict[str, SubmitTask] = {}
         self._cancels: list[CancelTask] = []
+        self._takes: list[TakeSignal] = []
         self._kept: dict[str, Json] = {}
         self._history: list[Entry] = []
 
@@ -168,6 +169,11 @@ class Draft:
         self._cancels.append(CancelTask(step.id, step.round, changed.task_id, reason.value))
         self.record("step.cancel_requested", step.id, reason=reason.value)
 
+    def take_signal(self, signal: Signal, step: Step) -> None:
+        """Let a wait have a stored signal, for itself alone."""
+        self.values[SIGNALS] = tuple(each for each in self.values[SIGNALS] if each.id != signal.id)
+        self._takes.append(TakeSignal(signal.id, step.id))
+
     def begin_ending(self, ending_as: Ending, error: Failure | None) -> None:
         """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop."""
         self.move(InstanceState.ENDING)
@@ -196,6 +202,7 @@ class Draft:
         commands = Commands(
             tuple(self._submits.values()),
             tuple(self._cancels),
+            tuple(self._takes),
             self._kept or None,
             tuple(self._history),
             frozenset(self._changed),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from engine.flow import Flow
 from engine.instance import Instance, Pause, Step
 from engine.polling import task_spec
+from engine.signals import signal_spec
 from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
 from orbit.clock import to_rfc3339
 from orbit.ids import to_hex
@@ -88,6 +89,10 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
                 form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
             case StepReason.POLL_GAP:
                 form["text"] = f"step {step.id} asks again (round {step.poll_round + 1}) at {form['until']}"
+            case StepReason.SIGNAL:
+                name = signal_spec(flow.nodes[step.id]).signal
+                form |= {"kind": "SIGNAL", "signal": name}
+                form["text"] = f"step {step.id} waits for signal {name} until {form['until']}"
             case _:
                 form["text"] = f"step {step.id} waits until {form['until']}"
         return form

@@ -24,6 +24,7 @@ from definitions.graph import (
     PollSpec,
     ReturnSpec,
     SetSpec,
+    SignalSpec,
     Spec,
     TaskSpec,
 )
@@ -79,11 +80,22 @@ class Flow:
         """The compiled validator of an instance's input."""
         return validator_of(self.graph.input_schema)
 
+    @cached_property
+    def signals(self) -> Mapping[str, tuple[Node, ...]]:
+        """The waits for each signal by its name, in the definition's order."""
+        found: dict[str, tuple[Node, ...]] = {}
+        for node in self.graph.nodes:
+            if isinstance(node.spec, SignalSpec):
+                found[node.spec.signal] = (*found.get(node.spec.signal, ()), node)
+        return found
+
     def output_validator(self, node: Node) -> Draft202012Validator | None:
         """Give the compiled validator of a step's output, None if it declares no schema."""
         if node.id not in self._output_validators:
             spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
             schema = spec.output_schema if isinstance(spec, TaskSpec) else None
+            if isinstance(spec, SignalSpec):
+                schema = spec.payload_schema
             self._output_validators[node.id] = None if schema is None else validator_of(schema)
         return self._output_validators[node.id]
 
@@ -98,6 +110,8 @@ def _expressions(spec: Spec) -> list[Expression | Template | None]:
             return [spec.input]
         case PollSpec():
             return [spec.task.input, spec.done_when, spec.fail_when]
+        case SignalSpec():
+            return [spec.accept_when]
         case BranchSpec():
             return [case.when for case in spec.cases]
         case SetSpec():

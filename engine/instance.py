@@ -19,6 +19,7 @@ from orbit.jsontext import Json
 # Keys of `values` beside step ids. An author's step id never starts with this sign.
 INPUT = "@input"
 OUTPUT = "@output"
+SIGNALS = "@signals"  # a tuple of Signal: those that are stored for the instance and that no wait has taken
 
 # The error of an instance whose advance raised: its stimuli are set aside until a person has decided.
 ENGINE_ERROR = "ENGINE_ERROR"
@@ -80,6 +81,17 @@ class RoundLog:
         if len(self.first) < ROUNDS_KEPT:
             return RoundLog((*self.first, ended), self.last, counts)
         return RoundLog(self.first, (*self.last, ended)[-ROUNDS_KEPT:], counts)
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """A stored signal: `id` is its row's, `signal` what its sender called it; from `expires_at` on nobody takes it."""
+
+    id: bytes
+    name: str
+    signal: str
+    payload: Json
+    sent_at: Micros
+    expires_at: Micros
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from definitions.graph import Graph
 from definitions.graph_json import UnknownGraphFormat
+from definitions.registry import VersionToStart
 from engine.flow import Flow
 from orbit.errors import OrbitError, Unavailable
 from pulse.cancellation import Cancel
@@ -44,6 +45,9 @@ class TaskLayer(Protocol):
     def outputs(self, tx: Transaction, task_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """Read the outputs of tasks as JSON text; one without an output is absent."""
 
+
+# Find the version to start inside the transaction; raises NotFound, or StateConflict if it takes no starts.
+VersionFinder = Callable[["Transaction", bytes, str, int | None], VersionToStart]
 
 # Load a published version's graph inside a transaction; raises NotFound if there is none.
 GraphLoader = Callable[["Transaction", bytes, str, int], Graph]

@@ -10,14 +10,14 @@ of an earlier one is recognised, and the new task continues the line of the last
 
 from __future__ import annotations
 
-from definitions.graph import Node, NodeKind
+from definitions.graph import Node, NodeKind, SignalSpec
 from engine.draft import Draft
 from engine.flow import Flow
 from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
 from engine.states import INSTANCE_TERMINAL, Action, Ending, InstanceState, StepReason, StepState
 from engine.stimulus import Recovered
 
-COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET})
+_COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET})
 REVIEWED_FAILED = Failure("REVIEWED_FAILED", "a person judged that it failed")
 
 
@@ -53,13 +53,18 @@ def _refusal_of_all(instance: Instance, action: Action) -> str | None:
 def _refusal_of_step(flow: Flow, instance: Instance, step: Step, action: Action) -> str | None:
     if instance.state is InstanceState.ENDING and action in {Action.RETRY, Action.SKIP}:
         return "the instance ends: a review can only be completed or failed"
-    if action is Action.COMPLETE and flow.nodes[step.id].kind not in COMPLETABLE:
+    if action is Action.COMPLETE and not has_output(flow.nodes[step.id]):
         return f"a {flow.nodes[step.id].kind} step has no output that could be given"
     if action is Action.SKIP:
         needed_by = _needed_by(flow, instance, step.id)
         if needed_by is not None:
             return f"the output of {step.id} is needed by {needed_by}: complete it instead"
     return None
+
+
+def has_output(node: Node) -> bool:
+    """Tell whether a step has an output that a person may vouch for."""
+    return node.kind in _COMPLETABLE or isinstance(node.spec, SignalSpec)
 
 
 def _needed_by(flow: Flow, instance: Instance, identifier: str) -> str | None:

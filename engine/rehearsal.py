@@ -114,6 +114,8 @@ def run(scenario: Scenario, flow: Flow) -> Run:
     """Run a scenario in virtual time."""
     script = Script(scenario)
     simulation = Simulation(flow, script, input_value=scenario.input)
+    for sent in scenario.signals:
+        simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
     if scenario.cancel is not None:
         simulation.cancel_at(scenario.cancel.after_seconds, scenario.cancel.reason)
     try:

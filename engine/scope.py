@@ -7,15 +7,15 @@ can be called again. A step that was skipped or has failed has no output, and re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from definitions.expression import EvaluationError, Expression
 from definitions.graph import BranchSpec, Node
 from definitions.template import Template
 from engine.draft import Draft
-from engine.instance import INPUT, Failure
-from engine.states import StepState
+from engine.instance import INPUT, Failure, Step
+from engine.states import StepReason, StepState
 from orbit.clock import Micros, from_rfc3339, to_rfc3339
 from orbit.errors import InvalidRequest
 from orbit.ids import to_hex
@@ -49,9 +49,17 @@ class _Roots(dict[str, Json]):
         raise KeyError(name)
 
 
-def condition(draft: Draft, expression: Expression, *, output_of: str | None = None, round_number: int = 0) -> bool:
-    """Evaluate a condition. `output_of` names the poll whose current answer is `output`."""
+def condition(
+    draft: Draft,
+    expression: Expression,
+    *,
+    output_of: str | None = None,
+    round_number: int = 0,
+    more: Mapping[str, Json] | None = None,
+) -> bool:
+    """Evaluate a condition. `output_of` names the poll whose current answer is `output`; `more` are further roots."""
     roots = _roots(draft, expression.step_references, output_of=output_of, round_number=round_number)
+    roots.update(more or {})
     try:
         return expression.evaluate_condition(roots)
     except EvaluationError as error:
@@ -145,13 +153,15 @@ def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, r
 
 
 def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:
-    ended = [
-        name for name in references if (step := draft.steps.get(name)) is not None and step.state is StepState.SUCCEEDED
-    ]
+    ended = [name for name in references if (step := draft.steps.get(name)) is not None and _has_output(step)]
     missing = frozenset(name for name in ended if name not in draft.values)
     if missing:
         raise ValuesNeeded(missing)
     return {name: {"output": draft.values[name]} for name in ended}
+
+
+def _has_output(step: Step) -> bool:
+    return step.state is StepState.SUCCEEDED and step.reason is not StepReason.WAIT_TIMED_OUT
 
 
 def _value(draft: Draft, slot: str) -> Json:

@@ -17,22 +17,23 @@ from definitions.findings import Findings
 from definitions.graph import PollSpec, TaskSpec
 from definitions.hints import did_you_mean
 from definitions.schema import with_defaults
-from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, to_json
+from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode, to_json
 from engine.command import SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure
 from engine.scope import schema_failure
-from engine.simulator import Answer, Refusal
+from engine.simulator import SIGNAL_LIVES_SECONDS, Answer, Refusal
 from engine.stimulus import Outcome
 from orbit.errors import OrbitError
 from orbit.jsontext import Json
 
-SCRIPT_KEYS = frozenset({"input", "answers", "cancel"})
+SCRIPT_KEYS = frozenset({"input", "answers", "signals", "cancel"})
 
 _OUTCOMES = ("output", "fail", "cancelled", "refused")
 _ANSWER = Keys("an answer", frozenset({*_OUTCOMES, "after", "lost", "review", "late", "duplicate"}), {})
 _FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
 _CANCEL = Keys("`cancel`", frozenset({"after", "reason"}), {})
+_SIGNAL = Keys("a signal", frozenset({"name", "payload", "after", "lives"}), {})
 _AFTER_SECONDS_DEFAULT = 1.0
 
 
@@ -53,11 +54,22 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
+class Sending:
+    """Somebody sends a signal, so many seconds after the start; 0 is before the first step."""
+
+    name: str
+    payload: Json
+    after_seconds: float
+    lives_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run to simulate: the instance's input with its defaults, the answers by step, a cancel if there is one."""
+    """One run to simulate: the input with its defaults, the answers by step, signals, a cancel if there is one."""
 
     input: Json
     answers: Lookup[str, tuple[Answer | Refusal, ...]]
+    signals: tuple[Sending, ...]
     cancel: Cancellation | None
 
 
@@ -82,14 +94,40 @@ class Script:
 
 
 def read_scenario(fields: Fields, flow: Flow) -> Scenario:
-    """Read `input`, `answers` and `cancel` of a mapping; findings tell what is wrong, and then it must not be run."""
+    """Read the keys of a script out of a mapping; findings tell what is wrong, and then it must not be run."""
     node = fields.node("input")
     value = with_defaults(flow.graph.input_schema, {} if node is None else to_json(node))
     failure = schema_failure(flow.input_validator.iter_errors(value), "INVALID_REQUEST", "the input")
     if failure is not None:
         place = fields.mapping.place if node is None else node.place
         fields.findings.at(Code.BAD_VALUE, place, failure.message)
-    return Scenario(value, _read_answers(fields, flow), _read_cancel(fields))
+    return Scenario(value, _read_answers(fields, flow), _read_signals(fields, flow), _read_cancel(fields))
+
+
+def _read_signals(fields: Fields, flow: Flow) -> tuple[Sending, ...]:
+    listed = fields.sequence_of("signals")
+    read = (_read_signal(node, fields.findings, flow) for node in (() if listed is None else listed.items))
+    return tuple(sending for sending in read if sending is not None)
+
+
+def _read_signal(node: YamlNode, findings: Findings, flow: Flow) -> Sending | None:
+    if isinstance(node, Broken):
+        return None
+    if not isinstance(node, Mapping):
+        findings.at(Code.WRONG_TYPE, node.place, "a signal must be an object such as `{name: approved, after: 2h}`")
+        return None
+    fields = Fields(node, _SIGNAL, findings)
+    name = fields.text("name", required=True)
+    if name is not None and name not in flow.signals:
+        place = fields.mapping.entries["name"][1].place
+        findings.at(Code.BAD_VALUE, place, f"no step waits for signal `{name[:80]}`", did_you_mean(name, flow.signals))
+    lives = _span(fields, "lives")
+    return Sending(
+        name=name or "",
+        payload=_value(fields, "payload"),
+        after_seconds=_span(fields, "after") or 0.0,
+        lives_seconds=SIGNAL_LIVES_SECONDS if lives is None else lives,
+    )
 
 
 def _read_cancel(fields: Fields) -> Cancellation | None:

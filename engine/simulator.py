@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
-from engine.instance import INPUT, OUTPUT, Failure, Instance, Step
+from engine.instance import INPUT, OUTPUT, SIGNALS, Failure, Instance, Signal, Step
 from engine.pausing import PAUSABLE
 from engine.recovery import refusal
 from engine.scope import ValuesNeeded
@@ -30,6 +30,7 @@ from engine.stimulus import (
     ResumeRequested,
     ReviewClosed,
     ReviewOpened,
+    SignalReceived,
     Started,
     Stimulus,
     SubmissionRefused,
@@ -42,6 +43,7 @@ from orbit.jsontext import Json
 Command = Recovered | PauseRequested | ResumeRequested
 
 ADVANCES_MAX = 200_000
+SIGNAL_LIVES_SECONDS = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class _Happening:
     order: int
     stimulus: Stimulus = field(compare=False)
     is_repeated: bool = field(compare=False, default=False)
+    signal: Signal | None = field(compare=False, default=None)
 
 
 class Simulation:
@@ -119,6 +122,8 @@ class Simulation:
         self._tasks: dict[tuple[str, int], _Task] = {}
         self._outputs: dict[str, Json] = {INPUT: input_value}
         self._aside: list[Stimulus] = []
+        self._signals: list[Signal] = []
+        self._signals_sent = 0
         self._trace: list[Line] = []
         self._advances = 0
         deadline_at = started_at + seconds(flow.graph.timeout_seconds)
@@ -139,6 +144,19 @@ class Simulation:
     def recover_at(self, seconds_from_start: float, decision: Recovered) -> None:
         """Let somebody decide at that time; a decision that does not fit then changes nothing."""
         self._happen(self.instance.started_at + seconds(seconds_from_start), decision)
+
+    def signal_at(
+        self, seconds_from_start: float, name: str, payload: Json, *, lives_seconds: float = SIGNAL_LIVES_SECONDS
+    ) -> None:
+        """Let a signal be stored at that time; one at no time later than the start is there before the first step."""
+        self._signals_sent += 1
+        at = self.instance.started_at + seconds(seconds_from_start)
+        said = f"signal-{self._signals_sent}"
+        signal = Signal(said.encode().ljust(16, b".")[:16], name, said, payload, at, at + seconds(lives_seconds))
+        if seconds_from_start <= 0:
+            self._signals.append(signal)
+        else:
+            self._happen(at, SignalReceived(name), signal=signal)
 
     def run(self) -> Outcomes:
         """Run until the instance has ended or only a person can move it."""
@@ -162,6 +180,8 @@ class Simulation:
                 break  # a command is judged by the state that it meets, so it has an advance of its own
             happening = heapq.heappop(self._happenings)
             stimulus = happening.stimulus
+            if happening.signal is not None:
+                self._signals.append(happening.signal)
             if isinstance(stimulus, Command):
                 fitting = self._fitting(stimulus)
                 if fitting is None:
@@ -224,14 +244,19 @@ class Simulation:
             try:
                 after, commands = advance(self._flow, replace(self.instance, values=values), stimuli, self._now)
             except ValuesNeeded as needed:
-                values |= {slot: self._outputs.get(slot) for slot in needed.slots}
+                values |= {slot: self._value(slot) for slot in needed.slots}
             else:
                 break
         self.instance = after
+        if commands.takes:
+            self._signals = list(after.values[SIGNALS])
         self._outputs |= commands.values or {}
         elapsed = (self._now - after.started_at) / SECOND
         self._trace.extend(Line(elapsed, entry) for entry in commands.history)
         return commands
+
+    def _value(self, slot: str) -> Json:
+        return tuple(self._signals) if slot == SIGNALS else self._outputs.get(slot)
 
     def _submit(self, command: SubmitTask) -> SubmissionRefused | None:
         answer = self._script(command)
@@ -265,9 +290,11 @@ class Simulation:
             at = max(self._now, task.review_closes_at)
             self._happen(at, TaskEnded(command.step, command.round, Outcome.CANCELLED))
 
-    def _happen(self, at: Micros, stimulus: Stimulus, *, is_repeated: bool = False) -> None:
+    def _happen(
+        self, at: Micros, stimulus: Stimulus, *, is_repeated: bool = False, signal: Signal | None = None
+    ) -> None:
         self._order += 1
-        heapq.heappush(self._happenings, _Happening(at, self._order, stimulus, is_repeated))
+        heapq.heappush(self._happenings, _Happening(at, self._order, stimulus, is_repeated, signal))
 
 
 def _with_task(step: Step) -> Step:

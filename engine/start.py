@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING
 from definitions.limits import VALUE_BYTES_MAX
 from definitions.registry import VersionToStart
 from definitions.schema import with_defaults
+from engine.admission import Entrant, admit
 from engine.batch import Advancer, Work, next_due
 from engine.flow import Flow
 from engine.instance import INPUT, Instance
+from engine.ports import VersionFinder
 from engine.scope import schema_failure
+from engine.signalling import Message, check_message, check_size, first_signal
 from engine.states import InstanceState
 from engine.stimulus import Started
+from engine.store.business_keys import BusinessKey
 from engine.store.instances import Origin, Stored
+from engine.store.signals import signals_insert
 from engine.views import instance_json
 from orbit.batcher import Batcher
 from orbit.clock import Micros, seconds
@@ -50,10 +55,7 @@ class StartRequest:
     business_key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None
-
-
-# Find the version to start inside the transaction; raises NotFound, or StateConflict if it takes no starts.
-VersionFinder = Callable[["Transaction", bytes, str, int | None], VersionToStart]
+    signal: Message | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class _Start:
     flow: Flow | None = None
     origin: Origin | None = None
     warning: Json = None  # of a deprecated version
+    instance_id: bytes = field(default_factory=new_id)
 
 
 class Starter:
@@ -149,6 +152,9 @@ class Starter:
             flow = self._advancer.flows.get(tx, namespace_id, request.workflow, version)
             start.input = with_defaults(flow.graph.input_schema, request.input)
             check_input(flow, start.input)
+            if request.signal is not None:
+                check_size(request.signal.payload, pointer="/signal/payload")
+                check_message(flow, request.signal, pointer="/signal")
         except OrbitError as error:
             if error.retryable:
                 raise
@@ -167,6 +173,7 @@ class Starter:
         )
 
     def _insert(self, tx: Transaction, starts: Sequence[_Start]) -> Micros | None:
+        admit(tx, [entrant for start in starts if (entrant := _entrant(start)) is not None])
         now = tx.now()
         works = [_work(start, now) for start in starts]
         receipts = []
@@ -180,6 +187,14 @@ class Starter:
                 Receipt(start.receipt_id, command.namespace_id, command.meaning, work.instance.id, dumps(answer), now)
             )
         receipts_insert(tx, receipts)
+        signals_insert(
+            tx,
+            [
+                first_signal(start.request.signal, work.stored)
+                for start, work in zip(starts, works, strict=True)
+                if start.request.signal is not None
+            ],
+        )
         self._advancer.run(tx, works, now=now)
         for work in works:
             if work.broken is not None:
@@ -203,12 +218,22 @@ def check_input(flow: Flow, value: Json) -> None:
         raise refusal
 
 
+def _entrant(start: _Start) -> Entrant | None:
+    """Say what a start has to settle about its business key; None if its workflow does not care."""
+    assert start.flow is not None
+    request, names = start.request, start.flow.signals
+    if request.business_key is None or not names:
+        return None
+    key = BusinessKey(request.command.namespace_id, request.workflow, request.business_key)
+    return Entrant(key, start.instance_id, frozenset(names))
+
+
 def _work(start: _Start, now: Micros) -> Work:
     assert start.flow is not None
     assert start.origin is not None
     deadline_at = now + seconds(start.flow.graph.timeout_seconds)
     instance = Instance(
-        id=new_id(),
+        id=start.instance_id,
         state=InstanceState.RUNNING,
         revision=0,
         started_at=now,

@@ -41,7 +41,7 @@ class StepState(StrEnum):
     """Where a step stands. A PENDING step has no row: it is entered when all its incoming edges are decided."""
 
     PENDING = "PENDING"  # not entered
-    WAITING = "WAITING"  # for a time: a wait, a poll's gap, a full queue; `reason` says which
+    WAITING = "WAITING"  # for a time: a wait, a signal's bound, a poll's gap, a full queue; `reason` says which
     RUNNING = "RUNNING"  # its task is unfinished
     NEEDS_REVIEW = "NEEDS_REVIEW"  # the outcome of its task is unknown until a person settles it
     SUCCEEDED = "SUCCEEDED"  # terminal
@@ -54,6 +54,8 @@ class StepReason(StrEnum):
     """Why a step is WAITING, SKIPPED, CANCELLED, or RUNNING with a cancel on its way."""
 
     TIMER = "TIMER"  # WAITING until `due_at`
+    SIGNAL = "SIGNAL"  # WAITING for a signal, until `due_at`
+    WAIT_TIMED_OUT = "WAIT_TIMED_OUT"  # SUCCEEDED without an output: no signal came in time, and it goes on then
     POLL_GAP = "POLL_GAP"  # WAITING for the next round at `due_at`
     QUEUE_FULL = "QUEUE_FULL"  # WAITING to submit again at `due_at`
     STEP_TIMED_OUT = "STEP_TIMED_OUT"  # RUNNING, asked to stop because its bound has passed
@@ -65,6 +67,15 @@ class StepReason(StrEnum):
 
 # Why a step may be SKIPPED without ending its path.
 PASSED = frozenset({StepReason.WHEN, StepReason.RECOVERED})
+
+
+class SignalState(StrEnum):
+    """Where a stored signal stands; only TAKEN is written, the others follow from its times and its instance."""
+
+    KEPT = "KEPT"  # no wait has taken it yet
+    TAKEN = "TAKEN"  # terminal: a wait has ended with it
+    EXPIRED = "EXPIRED"  # terminal: its time to live is over
+    LEFT_OVER = "LEFT_OVER"  # terminal: its instance has ended without it
 
 
 class Action(StrEnum):

@@ -104,8 +104,16 @@ class ResumeRequested:
     by: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal of this name was stored for the instance. The stored signals themselves are a value."""
+
+    name: str
+
+
 Stimulus = (
     GateQuiet
+    | SignalReceived
     | PauseRequested
     | ResumeRequested
     | Recovered

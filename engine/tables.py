@@ -1,11 +1,12 @@
 """Weave's tables by role: an instance's narrow row, its steps, their values apart, what is to be applied, the history.
 
-All rows of an instance are written under the lock of its `weave_instance` row, except stimuli, which are pure inserts.
+All rows of an instance are written under the lock of its `weave_instance` row, except stimuli, which are pure inserts,
+and signals that have no instance yet.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table, text
+from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table, UniqueConstraint, text
 
 from engine.states import INSTANCE_TERMINAL, STEP_TERMINAL, STEP_WITH_TASK, InstanceState
 from orbit.database import TABLE_OPTIONS, metadata
@@ -122,13 +123,57 @@ stimulus = Table(
     Column("held", kinds.flag(), nullable=False, comment="Set aside with an instance held by an engine error"),
     Column("id", kinds.identifier(), nullable=False, comment="UUIDv7 of the stimulus"),
     Column("instance_id", kinds.identifier(), nullable=False, comment="Whom it concerns"),
-    Column("kind", kinds.word(24), nullable=False, comment="TASK_ENDED, REVIEW_OPENED, REVIEW_CLOSED or GATE_QUIET"),
-    Column("step", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="Id of the step"),
+    Column(
+        "kind", kinds.word(24), nullable=False, comment="TASK_ENDED, REVIEW_OPENED, REVIEW_CLOSED, GATE_QUIET, SIGNAL"
+    ),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="Id of the step; a signal's name"),
     Column("round", kinds.small_int(), nullable=False, comment="Number of the step's task"),
     Column("outcome", kinds.word(16), comment="How the task ended; null if it did not"),
     Column("error", kinds.text(), comment="JSON: the task's error"),
     PrimaryKeyConstraint("held", "id", name="weave_stimulus_pk"),
     comment="What is to be applied to an instance; that the row exists is the wake-up",
+    **TABLE_OPTIONS,
+)
+
+signal = Table(
+    "weave_signal",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the row"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose it is"),
+    Column("identity", kinds.digest(), nullable=False, comment="SHA-256 of its address and what its sender called it"),
+    Column("meaning", kinds.digest(), nullable=False, comment="SHA-256 of its name and payload"),
+    Column("instance_id", kinds.identifier(), comment="For whom; null while no instance has its business key"),
+    Column("waits_for", kinds.digest(), comment="Hash of workflow and business key; null once it has an instance"),
+    Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow"),
+    Column("business_key", kinds.exact_key(512), comment="The business key it was addressed to; null for an instance"),
+    Column("name", kinds.word(64), nullable=False, comment="Name of the signal"),
+    Column("signal", kinds.word(128), nullable=False, comment="What its sender called it"),
+    Column("payload", kinds.payload(), nullable=False, comment="JSON"),
+    Column("sent_by", kinds.word(64), nullable=False, comment="Credential id in hex"),
+    Column("sent_at", kinds.instant(), nullable=False, comment="When it was stored, microseconds UTC"),
+    Column("expires_at", kinds.instant(), nullable=False, comment="From when on nobody takes it"),
+    Column("forget_at", kinds.instant(), comment="When its row may go: its expiry, while it has no instance"),
+    Column("taken_at", kinds.instant(), comment="When a wait took it; null until then"),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), comment="The step that took it"),
+    CheckConstraint("(taken_at IS NULL) = (step IS NULL)", name="taken_by_a_step"),
+    CheckConstraint("(instance_id IS NULL) = (waits_for IS NOT NULL)", name="has_one_address"),
+    UniqueConstraint("identity", name="weave_signal_identity_unique"),
+    Index("weave_signal_by_instance", "instance_id", "sent_at", "id"),
+    Index("weave_signal_by_key", "waits_for", "sent_at", "id"),
+    Index("weave_signal_for_forgetting", "forget_at", "id"),
+    comment="Signals: stored first, taken later by a wait, once",
+    **TABLE_OPTIONS,
+)
+
+business_key = Table(
+    "weave_business_key",
+    metadata,
+    Column("address", kinds.digest(), primary_key=True, comment="SHA-256 of namespace, workflow and business key"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose it is"),
+    Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow"),
+    Column("business_key", kinds.exact_key(512), nullable=False, comment="The caller's own text, UTF-8"),
+    Column("instance_id", kinds.identifier(), comment="The last instance that was started with it; null for none"),
+    comment="What starts and signals by business key lock, where a workflow cares for the key",
     **TABLE_OPTIONS,
 )
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from orbit.sdk.outcomes import Cancelled, Defer, NeedsHuman, NonRetryable, Retryable, UnknownOutcome
     from orbit.sdk.settings import Connection
+    from orbit.sdk.signal_models import SendSignal
     from orbit.sdk.worker import Worker
 
 # Public name → the module that defines it; the imports above tell type checkers the same.
@@ -76,6 +77,7 @@ _PUBLIC: dict[str, str] = {
     "RetryTask": "orbit.sdk.models",
     "Retryable": "orbit.sdk.outcomes",
     "ReviewTask": "orbit.sdk.models",
+    "SendSignal": "orbit.sdk.signal_models",
     "StartInstance": "orbit.sdk.models",
     "SubmitTask": "orbit.sdk.models",
     "Task": "orbit.sdk.models",
@@ -116,6 +118,7 @@ __all__ = [
     "RetryTask",
     "Retryable",
     "ReviewTask",
+    "SendSignal",
     "StartInstance",
     "SubmitTask",
     "Task",

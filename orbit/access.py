@@ -36,6 +36,7 @@ class Scope(StrEnum):
     INSTANCES_READ = "instances:read"
     INSTANCES_CONTROL = "instances:control"
     INSTANCES_RECOVER = "instances:recover"
+    INSTANCES_SIGNAL = "instances:signal"
     WORKERS_CONNECT = "workers:connect"
     EVENTS_READ = "events:read"
     AUDIT_READ = "audit:read"

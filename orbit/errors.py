@@ -157,6 +157,15 @@ class ApplicationQuotaExceeded(OrbitError):
         super().__init__("application unfinished task limit reached; retry later using the original identity")
 
 
+class TooManySignals(OrbitError):
+    """So many signals wait for the instance, or for its business key, already; nothing was stored."""
+
+    code = "TOO_MANY_SIGNALS"
+    status = 429
+    retryable = True
+    retry_after_seconds: ClassVar[int] = 1
+
+
 class Unavailable(OrbitError):
     """The database is away, too contended, or this node is shutting down."""
 

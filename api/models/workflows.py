@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from api.models.fields import BusinessKey, Labels, Reason, Request, Revision, Traceparent, raw_schema
+from api.models.signals import FirstSignal
 
 SOURCE_LENGTH_MAX = 256 * 1024
 
@@ -46,3 +47,4 @@ class StartInstance(Request, frozen=True, kw_only=True):
     business_key: BusinessKey | None = None
     labels: Labels | None = None
     traceparent: Traceparent | None = None
+    signal: FirstSignal | None = None

@@ -22,6 +22,7 @@ from api.parameters import (
     word_parameter,
 )
 from api.queries import WAIT_SECONDS_MAX, Cursor, cursor_text
+from api.resources.signals import message_read
 from engine.service import Instances as EngineInstances
 from engine.start import StartRequest
 from engine.states import InstanceState
@@ -84,6 +85,7 @@ class InstanceResource:
             business_key=body.business_key,
             labels=body.labels or {},
             traceparent=body.traceparent,
+            signal=None if body.signal is None else message_read(body.signal, key=call.key),
         )
         answer = self._instances.instance_start(request)
         more: dict[str, Json] = {}

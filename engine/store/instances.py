@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
+OF_KEY_MAX = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What an instance was started with and keeps for life. `queues` is the starter's range, None for all.
@@ -85,6 +88,13 @@ _LOCK = (through(select(table), table).where(ids_in(table.c.id), _IS_KNOWN).orde
 _DUE = select(table.c.id).where(table.c.due_at <= bindparam("now"), _IS_KNOWN).order_by(table.c.due_at, table.c.id)
 _NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
 _FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
+# A key is looked back on so far: whoever uses one for ever more instances still costs the same.
+_OF_KEY = (
+    select(table)
+    .where(table.c.namespace_id == bindparam("namespace_id"), table.c.business_key == bindparam("business_key"))
+    .order_by(table.c.started_at.desc(), table.c.id.desc())
+    .limit(OF_KEY_MAX)
+)
 _LOCK_ONE = _FIND.with_for_update()
 _REVISIONS = through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id))
 
@@ -146,6 +156,13 @@ def instances_page(
         same_instant = and_(table.c.started_at == after.started_at, table.c.id < after.id)
         query = query.where(or_(table.c.started_at < after.started_at, same_instant))
     return [_stored(row) for row in tx.rows(query.order_by(table.c.started_at.desc(), table.c.id.desc()).limit(limit))]
+
+
+def instances_open(tx: Transaction, namespace_id: bytes, workflow: str, business_key: str) -> list[Stored]:
+    """List a workflow's unfinished instances with a business key, among the newest that have it; without locks."""
+    known = {"namespace_id": namespace_id, "business_key": business_key.encode()}
+    found = (_stored(row) for row in tx.rows(_OF_KEY, known))
+    return [each for each in found if each.origin.workflow == workflow and each.instance.finished_at is None]
 
 
 def instances_insert(tx: Transaction, rows: Sequence[Stored]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, false, select, true
 
 from engine.instance import Failure
-from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, TaskEnded
+from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, SignalReceived, TaskEnded
 from engine.tables import stimulus as table
 from orbit.database.ids import ids_in, through
 from orbit.ids import new_id
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 TASK_ENDED, REVIEW_OPENED, REVIEW_CLOSED = "TASK_ENDED", "REVIEW_OPENED", "REVIEW_CLOSED"
-GATE_QUIET = "GATE_QUIET"
+GATE_QUIET, SIGNAL = "GATE_QUIET", "SIGNAL"
 
-StoredStimulus = GateQuiet | TaskEnded | ReviewOpened | ReviewClosed
+StoredStimulus = GateQuiet | TaskEnded | ReviewOpened | ReviewClosed | SignalReceived
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +97,25 @@ def stimuli_release(tx: Transaction, instance_id: bytes) -> int:
 def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
     outcome = stimulus.outcome.value if isinstance(stimulus, TaskEnded) else None
     error = stimulus.error if isinstance(stimulus, TaskEnded | ReviewOpened) else None
+    step, number = "", 0
     match stimulus:
-        case TaskEnded():
-            kind = TASK_ENDED
-        case ReviewOpened():
-            kind = REVIEW_OPENED
-        case ReviewClosed():
-            kind = REVIEW_CLOSED
         case GateQuiet():
             kind = GATE_QUIET
+        case SignalReceived(name=step):
+            kind = SIGNAL
+        case TaskEnded(step=step, round=number):
+            kind = TASK_ENDED
+        case ReviewOpened(step=step, round=number):
+            kind = REVIEW_OPENED
+        case ReviewClosed(step=step, round=number):
+            kind = REVIEW_CLOSED
     return {
         "held": False,
         "id": new_id(),
         "instance_id": instance_id,
         "kind": kind,
-        "step": "" if isinstance(stimulus, GateQuiet) else stimulus.step,
-        "round": 0 if isinstance(stimulus, GateQuiet) else stimulus.round,
+        "step": step,
+        "round": number,
         "outcome": outcome,
         "error": None if error is None else dumps(error.to_json()).decode(),
     }
@@ -128,6 +131,8 @@ def _pending(row: Row[Any]) -> Pending:
             stimulus = ReviewOpened(row.step, row.round, error)
         case "GATE_QUIET":
             stimulus = GateQuiet()
+        case "SIGNAL":
+            stimulus = SignalReceived(row.step)
         case _:
             stimulus = ReviewClosed(row.step, row.round)
     return Pending(row.id, row.instance_id, stimulus)

@@ -35,6 +35,8 @@ _OWN = {
     "workflow.activate": "orbit.cli.versions:activate",
     "workflow.diff": "orbit.cli.versions:diff",
     "db.finalize": "orbit.cli.formats:finalize",
+    "instance.signal": "orbit.cli.signals:signal",
+    "instance.signals": "orbit.cli.signals:signals",
     "queue": "orbit.cli.queues:queue",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",

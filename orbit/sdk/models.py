@@ -18,7 +18,7 @@ from orbit.sdk.version_models import Notice
 ResultT = TypeVar("ResultT")
 
 # Where null is a value of the user's, not an absence.
-_PAYLOADS = frozenset({"params", "input", "output"})
+_PAYLOADS = frozenset({"params", "input", "output", "payload"})
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -151,6 +151,7 @@ class StartInstance(Request, frozen=True, kw_only=True):
     business_key: str | None = None
     labels: dict[str, str] | None = None
     traceparent: str | None = None
+    signal: Request | None = None  # a SendSignal that is there before the first step
 
 
 class Queue(Struct, frozen=True, kw_only=True):
@@ -476,4 +477,4 @@ def _without_nulls(data: Any) -> Any:
 
 
 # Fields that hold a result of ours, not a user's payload.
-_RESULTS = frozenset({"queue", "application", "task", "instance", "current", "source", "data"})
+_RESULTS = frozenset({"queue", "application", "task", "instance", "signal", "current", "source", "data"})

@@ -57,7 +57,9 @@ class Writer:
 
     def step(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         name = f"s{self.chance.randrange(10**9)}"
-        kind = self.chance.choice(["task", "task", "set", "wait", "poll", "end", *["branch", "parallel"] * depth])
+        kind = self.chance.choice(
+            ["task", "task", "set", "wait", "signal", "poll", "end", *["branch", "parallel"] * depth]
+        )
         is_conditional = kind == "end" or self.chance.random() < 0.25
         yield f"{indent}- id: {name}"
         if is_conditional:
@@ -71,6 +73,10 @@ class Writer:
                 yield f"{indent}  set: {{v: {self.reference(certain)}}}"
             case "wait":
                 yield f"{indent}  wait: {{for: {self.chance.randint(1, 90)}s}}"
+            case "signal":
+                ending = self.chance.choice(["fail", "continue"])
+                is_conditional = is_conditional or ending == "continue"
+                yield f"{indent}  wait: {{signal: go, timeout: {self.chance.randint(1, 90)}s, on_timeout: {ending}}}"
             case "poll":
                 yield (
                     f"{indent}  poll: {{task: t.p@1, input: {self.reference(certain)}, done_when: output.done == true, "
@@ -94,7 +100,7 @@ class Writer:
                     inside += [each for each in beside if each not in inside]
             case _:
                 yield f"{indent}  return: {{}}"
-        if kind in {"task", "set", "poll"}:
+        if kind in {"task", "set", "poll", "signal"}:
             (self.maybe if is_conditional else inside).append(name)
         if not is_conditional:
             certain[:] = inside
@@ -137,7 +143,10 @@ def test_what_publishing_proves_holds_in_every_run(seed: int, answers: list[int]
         return failed if kind == 2 else late
 
     flags = [bool(seed >> bit & 1) for bit in range(8)]
-    outcome = Simulation(Flow(graph), script, input_value={"flags": flags}).run()
+    simulation = Simulation(Flow(graph), script, input_value={"flags": flags})
+    for number in answers:
+        simulation.signal_at(number * 40.0, "go", number)
+    outcome = simulation.run()
     assert outcome.instance.state in INSTANCE_TERMINAL
     assert len(taken) <= graph.bounds.tasks
     assert max((line.at_seconds for line in outcome.trace), default=0.0) <= graph.bounds.active_seconds + 1e-6

@@ -27,7 +27,7 @@ from engine.states import (
     StepState,
 )
 from engine.stimulus import Outcome, Recovered
-from tests.support.random_workflows import INPUTS, workflows
+from tests.support.random_workflows import INPUTS, SENDINGS, workflows
 
 StateT = TypeVar("StateT", InstanceState, StepState, Control)
 
@@ -64,6 +64,7 @@ class Operators:
     decisions: Sequence[tuple[float, Recovered]]
     cancel_at: float | None
     pauses: Sequence[tuple[float, bool]]  # when, and whether it is a pause or a resume
+    signals: Sequence[tuple[float, str, int, float]]
 
 
 OPERATORS = st.builds(
@@ -71,6 +72,7 @@ OPERATORS = st.builds(
     st.lists(DECISIONS, min_size=5, max_size=40),
     st.sampled_from([None, None, None, 0.5, 6.0, 300.0]),
     PAUSES,
+    SENDINGS,
 )
 
 
@@ -105,6 +107,8 @@ def run(
         simulation.recover_at(at, decision)
     for at, is_pause in operators.pauses:
         (simulation.pause_at if is_pause else simulation.resume_at)(at, "a test wants it")
+    for at, name, payload, lives_seconds in operators.signals:
+        simulation.signal_at(at, name, payload, lives_seconds=lives_seconds)
     if operators.cancel_at is not None:
         simulation.cancel_at(operators.cancel_at, "a test wants it")
     return simulation.run(), seen
@@ -128,6 +132,8 @@ def test_operators_break_nothing(
             assert name in after.steps, "an entered step stays"
             assert after.steps[name].state in reached(STEP_MOVES, step.state)
             assert after.steps[name].round >= step.round
+    taken = [line.entry.data["signal"] for line in outcome.trace if line.entry.kind == "signal.taken"]
+    assert len(taken) == len(set(taken)) <= len(operators.signals), "a signal is taken once"
     instance = outcome.instance
     if instance.state in INSTANCE_TERMINAL:
         assert not outcome.unfinished_tasks

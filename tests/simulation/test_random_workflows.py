@@ -28,7 +28,7 @@ from engine.states import (
 )
 from engine.stimulus import Outcome
 from orbit.clock import SECOND
-from tests.support.random_workflows import INPUTS, workflows
+from tests.support.random_workflows import INPUTS, SENDINGS, workflows
 
 StateT = TypeVar("StateT", InstanceState, StepState)
 
@@ -49,7 +49,13 @@ ANSWERS = st.one_of(
 SCRIPTS = st.lists(ANSWERS, min_size=1, max_size=12)
 
 
-def simulate(made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None) -> Outcomes:
+def simulate(
+    made: Graph,
+    answers: Sequence[Answer | Refusal],
+    input_: object,
+    cancel_at: float | None,
+    signals: Sequence[tuple[float, str, int, float]] = (),
+) -> Outcomes:
     asked = 0
 
     def script(_command: SubmitTask) -> Answer | Refusal:
@@ -58,6 +64,8 @@ def simulate(made: Graph, answers: Sequence[Answer | Refusal], input_: object, c
         return answers[asked % len(answers)]
 
     simulation = Simulation(Flow(made), script, input_value=input_)
+    for at, name, payload, lives_seconds in signals:
+        simulation.signal_at(at, name, payload, lives_seconds=lives_seconds)
     if cancel_at is not None:
         simulation.cancel_at(cancel_at, "a test wants it")
     return simulation.run()
@@ -67,11 +75,15 @@ CANCELS = st.sampled_from([None, None, None, 0.5, 6.0, 100.0])
 
 
 @settings(max_examples=100, deadline=None)
-@given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS)
+@given(made=workflows(), answers=SCRIPTS, input_=INPUTS, cancel_at=CANCELS, signals=SENDINGS)
 def test_every_instance_ends_or_waits_for_a_person(
-    made: Graph, answers: Sequence[Answer | Refusal], input_: object, cancel_at: float | None
+    made: Graph,
+    answers: Sequence[Answer | Refusal],
+    input_: object,
+    cancel_at: float | None,
+    signals: Sequence[tuple[float, str, int, float]],
 ) -> None:
-    outcome = simulate(made, answers, input_, cancel_at)
+    outcome = simulate(made, answers, input_, cancel_at, signals)
     instance = outcome.instance
     if instance.state in INSTANCE_TERMINAL:
         assert not outcome.unfinished_tasks

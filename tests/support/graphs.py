@@ -19,6 +19,7 @@ from definitions.graph import (
     RetrySpec,
     ReturnSpec,
     SetSpec,
+    SignalSpec,
     Spec,
     TaskSpec,
     UntilSpec,
@@ -70,6 +71,13 @@ def wait(identifier: str, seconds: float) -> Block:
 
 def wait_until(identifier: str, until: str, timeout_seconds: float, *, continue_on_timeout: bool = False) -> Block:
     return Block(identifier, NodeKind.WAIT, UntilSpec(compile_expression(until), timeout_seconds, continue_on_timeout))
+
+
+def wait_signal(
+    identifier: str, name: str, timeout_seconds: float, *, goes_on: bool = False, accept_when: str | None = None
+) -> Block:
+    accepts = None if accept_when is None else compile_expression(accept_when)
+    return Block(identifier, NodeKind.WAIT, SignalSpec(name, timeout_seconds, goes_on, None, accepts))
 
 
 def put(identifier: str, values: Json) -> Block:

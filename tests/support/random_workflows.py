@@ -5,9 +5,34 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from definitions.graph import Graph
-from tests.support.graphs import Block, branch, done, fail, graph, parallel, poll, put, task, wait, wait_until
+from tests.support.graphs import (
+    Block,
+    branch,
+    done,
+    fail,
+    graph,
+    parallel,
+    poll,
+    put,
+    task,
+    wait,
+    wait_signal,
+    wait_until,
+)
 
 CONDITIONS = st.sampled_from(["input.n > 3", "input.n == 2", "input.go", "!input.go", "input.missing == 1"])
+SIGNALS = ("go", "stop")
+# When (0 is with the start), which, with what, for how many seconds; no two at once.
+SENDINGS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.25, 3.1, 5.0, 7.3, 21.7, 310.9]),
+        st.sampled_from(SIGNALS),
+        st.integers(0, 5),
+        st.sampled_from([4.0, 1e6]),
+    ),
+    max_size=4,
+    unique_by=lambda sending: sending[0],
+)
 INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
 
 
@@ -18,7 +43,7 @@ def blocks(draw: st.DrawFn, names: Callable[[], str], depth: int) -> list[Block]
 
 @st.composite
 def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
-    kinds = ["task", "task", "poll", "wait", "until", "set", "fail", "return"] + (
+    kinds = ["task", "task", "poll", "wait", "until", "signal", "signal", "set", "fail", "return"] + (
         ["branch", "parallel"] * 3 if depth else []
     )
     kind = draw(st.sampled_from(kinds))
@@ -35,6 +60,15 @@ def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
             moment = draw(st.sampled_from(["now", "instance.started_at", "'2027-01-15T08:02:00Z'", "input.missing"]))
             block = wait_until(
                 name, moment, draw(st.sampled_from([5.0, 400.0])), continue_on_timeout=draw(st.booleans())
+            )
+        case "signal":
+            accept_when = draw(st.sampled_from([None, None, "signal.payload > 2", "signal.payload.missing"]))
+            block = wait_signal(
+                name,
+                draw(st.sampled_from(SIGNALS)),
+                draw(st.sampled_from([5.0, 400.0])),
+                goes_on=draw(st.booleans()),
+                accept_when=accept_when,
             )
         case "set":
             block = put(name, draw(st.sampled_from([{"v": "${ input.n }"}, {"v": "${ input.missing }"}, {}])))

@@ -18,6 +18,7 @@ from engine.pulse_tasks import PulseTasks
 from engine.recover import Decision, Recoveries
 from engine.runner import Runner
 from engine.service import Instances
+from engine.signalling import Message, Sending, Signals
 from engine.start import Starter, StartRequest
 from engine.states import Action
 from engine.stimulus import Outcome as TaskOutcome
@@ -95,6 +96,7 @@ class Weave:
         )
         self.recoveries = Recoveries(database, self.advancer, self.controls, tasks)
         self.instances = Instances(database, self.advancer, self.starter, self.watchers)
+        self.signals = Signals(database, self.advancer.flows, find, self._wake)
 
     def close(self) -> None:
         self.starter.stop()
@@ -152,6 +154,24 @@ class Weave:
 
     def resume(self, instance_id: bytes, **fields: Any) -> Json:
         return self.controls.instance_resume(self.order("instance.resume", instance_id, **fields)).data["instance"]
+
+    def signal(self, to: bytes | tuple[str, str], name: str, payload: Json = None, **fields: Any) -> dict[str, Json]:
+        """Send a signal to an instance, or to a workflow's business key; `fields` are those of a Message or a key."""
+        key = fields.pop("key", None) or new_id().hex()
+        more: dict[str, Any] = {"queues": fields.pop("queues", None)}
+        if isinstance(to, bytes):
+            more["instance_id"] = to
+        else:
+            more["workflow"], more["business_key"] = to
+        message = Message(name, payload, fields.pop("signal", None) or key, **fields)
+        command = Command(self.namespace_id, "signal", str(to), key, digest([name, payload]))
+        sent = self.signals.signal_send(Sending(command=command, actor=self.actor, message=message, **more))
+        return {**sent.data["signal"], "deduplicated": sent.deduplicated}
+
+    def signals_of(self, instance_id: bytes) -> list[tuple[str, str, str | None]]:
+        """List an instance's signals: what they are called, their state, and who took them."""
+        found = self.signals.signals_of_instance(self.namespace_id, instance_id)
+        return [(each["signal_id"], each["state"], each["step"]) for each in found]
 
     def recover(self, instance_id: bytes, action: Action, step: str | None = None, **fields: Any) -> Json:
         """Decide, at the current revision unless another is given."""

@@ -5,6 +5,7 @@ The database's clock stands still here but for the jumps of the test, so that bo
 
 import heapq
 import zlib
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from definitions.graph import Graph, PollSpec, TaskSpec
 from engine.command import SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure
+from engine.signalling import Message
 from engine.simulator import Answer, Simulation
 from engine.states import INSTANCE_TERMINAL
 from engine.stimulus import Outcome
@@ -23,12 +25,13 @@ from orbit.database import Database, Transaction
 from orbit.jsontext import Json
 from pulse.claim import Assignment
 from pulse.states import ErrorClass
-from tests.support.random_workflows import INPUTS, workflows
+from tests.support.random_workflows import INPUTS, SENDINGS, workflows
 from tests.support.weave import Done, Weave
 
 STARTED_AT: Micros = 1_800_000_000 * SECOND
 OUTPUTS: list[Json] = [{"status": "DONE"}, {"status": "NEW"}, {"status": "NEW"}, {}]
 
+Sending = tuple[float, str, int, float]
 Trace = list[tuple[str, str, str | None, Json]]
 
 
@@ -54,8 +57,11 @@ class Script:
         return self.answer(command.step, command.round)
 
 
-def simulated(made: Graph, script: Script, input_: Json) -> tuple[Trace, str]:
-    outcome = Simulation(Flow(made), script, input_value=input_, started_at=STARTED_AT).run()
+def simulated(made: Graph, script: Script, input_: Json, sendings: Sequence[Sending]) -> tuple[Trace, str]:
+    simulation = Simulation(Flow(made), script, input_value=input_, started_at=STARTED_AT)
+    for at, name, payload, lives_seconds in sendings:
+        simulation.signal_at(at, name, payload, lives_seconds=lives_seconds)
+    outcome = simulation.run()
     trace = [
         (to_rfc3339(STARTED_AT + seconds(line.at_seconds)), line.entry.kind, line.entry.step, dict(line.entry.data))
         for line in outcome.trace
@@ -78,17 +84,26 @@ class Replay:
         self.script = script
         self.now = STARTED_AT
         self._ends: list[tuple[Micros, bytes, Assignment, Done]] = []
+        self._sendings: list[tuple[Micros, str, Message]] = []
 
-    def run(self, input_: Json) -> tuple[Trace, str]:
+    def run(self, input_: Json, sendings: Sequence[Sending]) -> tuple[Trace, str]:
         weave = self.weave
         weave.queue()
-        instance_id = weave.start("any", input_)
+        first = None
+        for number, (at, name, payload, lives_seconds) in enumerate(sendings, 1):
+            message = Message(name, payload, f"signal-{number}", seconds(lives_seconds))
+            if not at:
+                first = message
+            else:
+                heapq.heappush(self._sendings, (STARTED_AT + seconds(at), name, message))
+        instance_id = weave.start("any", input_, signal=first)
         while True:
-            self._settle()
+            self._settle(instance_id)
             stored = self._find(instance_id)
             if stored.instance.state in INSTANCE_TERMINAL:
                 break
-            due = [*(end[0] for end in self._ends[:1]), *([stored.instance.due_at] if stored.instance.due_at else [])]
+            happens = [*(end[0] for end in self._ends[:1]), *(sending[0] for sending in self._sendings[:1])]
+            due = [*happens, *([stored.instance.due_at] if stored.instance.due_at else [])]
             if not due:
                 break
             self.now = max(self.now, min(due))
@@ -96,8 +111,12 @@ class Replay:
         trace = [(entry["at"], entry["type"], entry["step"], entry["data"]) for entry in entries]
         return trace, stored.instance.state.value
 
-    def _settle(self) -> None:
+    def _settle(self, instance_id: bytes) -> None:
         """Let everything happen that happens at this instant."""
+        while self._sendings and self._sendings[0][0] <= self.now:
+            _, name, message = heapq.heappop(self._sendings)
+            more = {"signal": message.signal, "lives_micros": message.lives_micros}
+            self.weave.signal(instance_id, name, message.payload, **more)
         while self._ends and self._ends[0][0] <= self.now:
             _, _, assignment, done = heapq.heappop(self._ends)
             self.weave.answer(assignment, done)
@@ -122,16 +141,18 @@ class Replay:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(made=workflows(), input_=INPUTS, seed=st.integers(0, 2**32))
+@given(made=workflows(), input_=INPUTS, seed=st.integers(0, 2**32), sendings=SENDINGS)
 def test_the_simulator_and_the_database_give_the_same_trace(
-    database: Database, made: Graph, input_: Json, seed: int
+    database: Database, made: Graph, input_: Json, seed: int, sendings: Sequence[Sending]
 ) -> None:
+    # What no wait has a name for is refused by a node.
+    sendings = [sending for sending in sendings if sending[1] in Flow(made).signals]
     script = Script(seed)
     with pytest.MonkeyPatch.context() as patch:
         replay = Replay(database, made, script)
         patch.setattr(Transaction, "now", lambda _tx: replay.now)
         try:
-            on_database = replay.run(input_)
+            on_database = replay.run(input_, sendings)
         finally:
             replay.weave.close()
-    assert on_database == simulated(made, script, input_)
+    assert on_database == simulated(made, script, input_, sendings)

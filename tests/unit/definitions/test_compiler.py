@@ -243,7 +243,6 @@ def test_what_the_language_does_not_have_yet_is_refused(text: str) -> None:
     [
         "- {id: a, foreach: {items: '${ input.tags }'}}",
         "- {id: a, workflow: {name: x}}",
-        "- {id: a, wait: {signal: x}}",
         "- {id: a, parallel: {join: any, branches: {x: [{id: b, task: t.b@1}]}}}",
         "- {id: a, parallel: {join: settled, branches: {x: [{id: b, task: t.b@1}]}}}",
         "- {id: a, parallel: {join: {at_least: 1}, branches: {x: [{id: b, task: t.b@1}]}}}",

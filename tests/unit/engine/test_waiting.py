@@ -118,7 +118,9 @@ def test_the_bound_of_a_wait_is_its_timeout() -> None:
         ('{until: "${ input.at }", timeout: 1h}', ["EXPRESSION_SYNTAX"]),
         ("{until: steps.pause.output, timeout: 1h}", ["STEP_WITHOUT_OUTPUT"]),
         ("{until: input.at, timeout: 1h, on_timeout: stop}", ["BAD_VALUE"]),
-        ("{signal: s}", ["NOT_YET_SUPPORTED"]),
+        ("{signal: s}", ["MISSING_KEY"]),
+        ("{until: input.at, timeout: 1h, payload: {}}", ["CONTRADICTION"]),
+        ("{for: 1h, accept_when: 'true'}", ["CONTRADICTION"]),
     ],
 )
 def test_what_is_wrong_with_a_wait_is_found(wait: str, expected: list[str]) -> None:
