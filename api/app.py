@@ -98,7 +98,8 @@ def app_make(operations: Iterable[Operation], authenticator: Authenticator, obse
     for operation in operations:
         by_path.setdefault(operation.path, []).append(operation)
     for path, group in by_path.items():
-        app.add_route(path, Endpoint(group))
+        # A caller's own key may hold any character, slashes too: it goes to the end of the path.
+        app.add_route(path.replace("{key}", "{key:path}"), Endpoint(group))
     return app
 
 

@@ -30,6 +30,7 @@ from api.listener import ListenerLimits, NodeServer
 from api.openapi import document_make
 from api.resources.applications import Applications
 from api.resources.batches import Batches
+from api.resources.concurrency_keys import ConcurrencyKeys
 from api.resources.instance_control import InstanceControl
 from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
@@ -103,6 +104,7 @@ class Node:
             *node_resource.operations(),
             *Queues(database).operations(),
             *Applications(database).operations(),
+            *ConcurrencyKeys(database, self.pulse).operations(),
             *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
             *TaskRecovery(database, self.pulse).operations(),
             *Batches(database, self.pulse).operations(),

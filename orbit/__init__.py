@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         WorkerRefused,
     )
+    from orbit.sdk.keys import ConcurrencyKey, ConfigureKeyRequest
     from orbit.sdk.models import (
         Application,
         ApplicationResult,
@@ -57,7 +58,9 @@ _PUBLIC: dict[str, str] = {
     "Cancelled": "orbit.sdk.outcomes",
     "Client": "orbit.sdk.client",
     "ConfigurationError": "orbit.sdk.errors",
+    "ConcurrencyKey": "orbit.sdk.keys",
     "ConfigureApplicationRequest": "orbit.sdk.models",
+    "ConfigureKeyRequest": "orbit.sdk.keys",
     "ConfigureQueueRequest": "orbit.sdk.models",
     "Connection": "orbit.sdk.settings",
     "ConnectionFailed": "orbit.sdk.errors",
@@ -97,8 +100,10 @@ __all__ = [
     "CancelReason",
     "Cancelled",
     "Client",
+    "ConcurrencyKey",
     "ConfigurationError",
     "ConfigureApplicationRequest",
+    "ConfigureKeyRequest",
     "ConfigureQueueRequest",
     "Connection",
     "ConnectionFailed",

@@ -16,12 +16,12 @@ from orbit.database import RunAgain
 from orbit.errors import NotFound, OwnedByWorkflow
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.store.journal import Actor, AuditRecord, audit_insert
+from pulse.keys import places_leave
 from pulse.policy import Finish
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import TERMINAL, AttemptState, SourceKind, TaskState
 from pulse.store.cancel import cancels_store
-from pulse.store.lanes import ReadyKey, delayed_delete, ready_delete
-from pulse.store.rows import LockedTask, attempts_live_of, attempts_lock, ready_key, task_read, tasks_lock
+from pulse.store.rows import LockedTask, attempts_live_of, attempts_lock, task_read, tasks_lock
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -81,7 +81,7 @@ def tasks_cancel(tx: Transaction, cancels: Sequence[Cancel], around: Surrounding
     """Cancel tasks inside the caller's transaction; tasks that do not exist are left out of the answer."""
     reasons = {cancel.task_id: cancel.reason for cancel in cancels}
     seen = {task_id: row for task_id in sorted(reasons) if (row := task_read(tx, task_id)) is not None}
-    _take_out(tx, seen)
+    places_leave(tx, seen.values(), around.on_keys_free)
     tasks = tasks_lock(tx, seen.keys())
     live = {attempt.task_id: attempt.id for attempt in attempts_live_of(tx, tasks.keys())}
     attempts = attempts_lock(tx, live.values())
@@ -113,13 +113,6 @@ def tasks_cancel(tx: Transaction, cancels: Sequence[Cancel], around: Surrounding
         tx.after_commit(lambda: around.on_changed(frozenset(notices)))
     settle(tx, settlements, around, now=now)
     return outcomes
-
-
-def _take_out(tx: Transaction, seen: dict[bytes, LockedTask]) -> None:
-    """Remove the entries of waiting tasks, which locks them before the tasks themselves."""
-    waiting = [row for row in seen.values() if row.state is TaskState.WAITING]
-    ready_delete(tx, [ReadyKey(**ready_key(row)) for row in waiting if row.wait_reason == "READY"])
-    delayed_delete(tx, [(row.available_at, row.id) for row in waiting if row.wait_reason != "READY"])
 
 
 def _check_unmoved(seen: LockedTask, locked: LockedTask) -> None:

@@ -1,7 +1,8 @@
 """Claim: pick what can run, take permits, make attempts. One transaction.
 
-Locks: `ready` (one range of its primary key, SKIP LOCKED), tasks (SKIP LOCKED, with their payloads), and the queues'
-usage last. Who gets what is decided in pure code between the last lock and the first write.
+Locks: `ready` (one range of its primary key, SKIP LOCKED), tasks (SKIP LOCKED, with their payloads), concurrency keys
+where a task has any, and the queues' usage last. Who gets what is decided in pure code between the last lock and the
+first write. A task that meets a full key leaves `ready` for the key's line. Namespaces share a round evenly.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from msgspec import Struct
 
 from orbit.ids import new_id
 from pulse import limits
-from pulse.quotas import SharedRoom, permits_lock
-from pulse.states import RecoverySafety, TaskState
+from pulse.keys import rooms_lock, rooms_write
+from pulse.placement import Rooms, Seat, deal, owners_of, place, rooms_by_lane, rooms_of
+from pulse.quotas import Permits, permits_lock
+from pulse.states import TaskState
 from pulse.store.counters import Usage, UsageMove, usage_lock, usage_move
 from pulse.store.execute import NewAttempt, attempts_insert, checkpoints_read, tasks_lease
+from pulse.store.key import LineKey
 from pulse.store.lanes import ReadyKey, ready_delete, ready_head, ready_lock
 from pulse.store.rows import LockedTask, Payload, attempts_learn, tasks_lock_free
 from pulse.window import stands
@@ -29,19 +33,16 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-class Seat(Struct, frozen=True):
-    """A session's room: how many tasks it takes in all, and of which lanes, with the handler's declared safety."""
-
-    session_id: bytes
-    room: int
-    lanes: Mapping[bytes, RecoverySafety]
-
-
 class Demand(Struct, frozen=True):
-    """What a node has room for; `from_at` is a hint for each lane below which nothing is expected."""
+    """What a node has room for; `from_at` is a hint for each lane below which nothing is expected.
+
+    `look_min` entries of a lane are looked at whatever the room: where the last claim met blocked tasks, more may stand
+    behind them.
+    """
 
     seats: Sequence[Seat]
     from_at: Mapping[bytes, Micros]
+    look_min: int = 1
 
 
 class Assignment(Struct, frozen=True):
@@ -68,40 +69,45 @@ class Claimed(Struct, frozen=True):
     reached: Mapping[bytes, Micros | None]
     room_in_micros: Micros | None = None
     remaining: frozenset[bytes] = frozenset()  # lanes that may hold more
+    blocked: int = 0  # tasks that left `ready` for a line
+    is_key_free: bool = False  # a wake-up was written
 
 
 def claim(tx: Transaction, demand: Demand) -> Claimed:
     """Claim up to the room of all seats, at most one batch."""
     wanted = min(sum(seat.room for seat in demand.seats), limits.CLAIM_BATCH_MAX)
-    by_lane: dict[bytes, int] = defaultdict(int)
-    for seat in demand.seats:
-        for lane_id in seat.lanes:
-            by_lane[lane_id] += seat.room
-    quotas = {lane_id: min(room, wanted) for lane_id, room in by_lane.items()}
+    rooms = rooms_of(demand.seats, look_min=demand.look_min)
+    looks = {lane_id: max(min(room, wanted), demand.look_min) for lane_id, room in rooms_by_lane(demand.seats).items()}
     remaining: set[bytes] = set()
-    if len(quotas) > _LANES_LOCKED_AT_ONCE:
-        quotas = _merge_heads(tx, demand, quotas, wanted)
-        remaining.update(quotas)
+    if len(looks) > _LANES_LOCKED_AT_ONCE:
+        looks = _merge_heads(tx, demand, looks, rooms)
+        remaining.update(looks)
     keys: list[ReadyKey] = []
     reached: dict[bytes, Micros | None] = {}
-    for lane_id in sorted(quotas):
-        found = ready_lock(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=quotas[lane_id])
-        is_full = len(found) == quotas[lane_id]
+    for lane_id in sorted(looks):
+        found = ready_lock(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=looks[lane_id])
+        is_full = len(found) == looks[lane_id]
         reached[lane_id] = found[-1].dispatch_at if is_full else None
         if is_full:
             remaining.add(lane_id)
         keys.extend(found)
     if not keys:
         return Claimed([], reached, remaining=frozenset(remaining))
-    keys.sort(key=lambda key: (key.dispatch_at, key.task_id))
-    assignments, room_in = _lease(tx, demand, keys[:wanted])
-    taken = {item.task.id for item in assignments}
+    chosen = deal(keys, owners_of(demand.seats), rooms, max(wanted, demand.look_min))
+    yielded = _lease(tx, demand, chosen)
     for key in keys:
-        if key.task_id not in taken:
+        if key.task_id not in yielded.gone:
             # Left in place for want of room: the next claim must see it again.
             reached[key.lane_id] = None
             remaining.add(key.lane_id)
-    return Claimed(assignments, reached, room_in, frozenset(remaining))
+    return Claimed(
+        yielded.assignments,
+        reached,
+        yielded.room_in_micros,
+        frozenset(remaining),
+        len(yielded.gone) - len(yielded.assignments),
+        yielded.is_key_free,
+    )
 
 
 _EVER: Micros = -(2**62)
@@ -109,19 +115,30 @@ _EVER: Micros = -(2**62)
 _LANES_LOCKED_AT_ONCE = 3
 
 
-def _merge_heads(tx: Transaction, demand: Demand, quotas: Mapping[bytes, int], wanted: int) -> dict[bytes, int]:
+def _merge_heads(
+    tx: Transaction, demand: Demand, looks: Mapping[bytes, int], rooms: Mapping[bytes, int]
+) -> dict[bytes, int]:
     """Look at all lanes' heads without locks and share the room by the order of dispatch."""
     heads: list[ReadyKey] = []
-    for lane_id in sorted(quotas):
-        heads.extend(ready_head(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=quotas[lane_id]))
-    heads.sort(key=lambda key: (key.dispatch_at, key.task_id))
+    for lane_id in sorted(looks):
+        heads.extend(ready_head(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=looks[lane_id]))
+    wanted = min(sum(seat.room for seat in demand.seats), limits.CLAIM_BATCH_MAX)
     shared: dict[bytes, int] = defaultdict(int)
-    for key in heads[:wanted]:
+    for key in deal(heads, owners_of(demand.seats), rooms, max(wanted, demand.look_min)):
         shared[key.lane_id] += 1
     return shared
 
 
-def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> tuple[list[Assignment], Micros | None]:
+class _Yield(Struct, frozen=True):
+    """What became of the entries of a claim: assignments, and all tasks that left `ready`."""
+
+    assignments: list[Assignment]
+    gone: frozenset[bytes]
+    room_in_micros: Micros | None = None
+    is_key_free: bool = False
+
+
+def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> _Yield:
     locked = tasks_lock_free(tx, [key.task_id for key in keys])
     waiting = [
         (key, *locked[key.task_id])
@@ -129,18 +146,26 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> tuple[l
         if key.task_id in locked and locked[key.task_id][0].state is TaskState.WAITING
     ]
     if not waiting:
-        return [], None
+        return _Yield([], frozenset())
     checkpoints = checkpoints_read(tx, [task.id for _, task, _ in waiting if task.starts_count > 0])
+    key_rooms = rooms_lock(tx, [task for _, task, _ in waiting])
     usages = usage_lock(tx, {task.queue_id for _, task, _ in waiting})
     permits = permits_lock(tx, usages.values())
     now = tx.now()
-    rooms = {queue_id: claim_room(usage, now=now) for queue_id, usage in usages.items()}
-    shared = permits.claim_rooms(now=now)
-    placed = place([(task.queue_id, key.lane_id) for key, task, _ in waiting], demand.seats, rooms, shared)
+    rooms = Rooms(
+        {queue_id: claim_room(usage, now=now) for queue_id, usage in usages.items()},
+        permits.claim_rooms(now=now),
+        key_rooms,
+    )
+    placed = place([(task.queue_id, key.lane_id, task.id) for key, task, _ in waiting], demand.seats, rooms)
     assignments: list[Assignment] = []
     attempts: list[NewAttempt] = []
-    for (_, task, payload), seat in zip(waiting, placed, strict=True):
+    blocked: dict[bytes, LineKey] = {}
+    for (key, task, payload), seat in zip(waiting, placed, strict=True):
         if seat is None:
+            continue
+        if isinstance(seat, bytes):
+            blocked[task.id] = LineKey(seat, *key)
             continue
         attempt, token = _attempt(task, seat)
         attempts.append(attempt)
@@ -156,28 +181,30 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> tuple[l
                 deadline_in_micros=task.deadline_at - now,
             )
         )
-    taken = {item.task.id for item in assignments}
-    _take(tx, [key for key in keys if key.task_id in taken], assignments, attempts, now=now)
+    gone = frozenset({item.task.id for item in assignments} | blocked.keys())
+    if gone:
+        left = [key for key in keys if key.task_id in gone]
+        deleted = ready_delete(tx, left)
+        assert deleted == len(left), f"{deleted} of {len(left)} locked entries of ready were there"
+    # Before the queues' usage is written, which is locked already: nobody waits for keys with that in hand.
+    is_key_free = rooms_write(tx, key_rooms, [item.task.id for item in assignments], blocked, now=now)
+    _take(tx, assignments, attempts, now=now)
+    return _Yield(assignments, gone, _room_in(usages, permits, rooms, now=now), is_key_free)
+
+
+def _room_in(usages: Mapping[bytes, Usage], permits: Permits, rooms: Rooms, *, now: Micros) -> Micros | None:
+    """Say when the next rate window opens, of those that held tasks back."""
     closed = [usage for usage in usages.values() if not usage.paused and window_room(usage, now=now) <= 0]
     begins = [usage.window_started_at for usage in closed]
-    if any(room.left <= 0 for room in shared.values()):
+    if any(room.left <= 0 for room in rooms.shared.values()):
         begins += [at for at in permits.windows() if stands(at, now=now)]
-    return assignments, min((at + limits.RATE_WINDOW_MICROS - now for at in begins), default=None)
+    return min((at + limits.RATE_WINDOW_MICROS - now for at in begins), default=None)
 
 
-def _take(
-    tx: Transaction,
-    keys: Sequence[ReadyKey],
-    assignments: Sequence[Assignment],
-    attempts: Sequence[NewAttempt],
-    *,
-    now: Micros,
-) -> None:
-    """Write what was decided: entries out of `ready`, tasks leased, attempts made, permits taken."""
+def _take(tx: Transaction, assignments: Sequence[Assignment], attempts: Sequence[NewAttempt], *, now: Micros) -> None:
+    """Write what was decided: tasks leased, attempts made, permits taken."""
     if not assignments:
         return
-    deleted = ready_delete(tx, keys)
-    assert deleted == len(keys), f"{deleted} of {len(keys)} locked entries of ready were there"
     tasks_lease(tx, [item.task.id for item in assignments])
     attempts_insert(tx, attempts, now=now, expires_at=now + limits.ASSIGN_MICROS)
     attempts_learn(tx, {item.id: item.task_id for item in attempts})
@@ -221,41 +248,3 @@ def window_room(usage: Usage, *, now: Micros) -> int:
 def window_stands(usage: Usage, *, now: Micros) -> bool:
     """Say whether the stored window still counts."""
     return stands(usage.window_started_at, now=now)
-
-
-_UNSHARED: Mapping[bytes, SharedRoom] = {}
-
-
-def place(
-    wanted: Sequence[tuple[bytes, bytes]],
-    seats: Sequence[Seat],
-    rooms: Mapping[bytes, int],
-    shared: Mapping[bytes, SharedRoom] = _UNSHARED,
-) -> list[Seat | None]:
-    """Give each (queue, lane), in order, the compatible seat with the most room left, within the queues' rooms.
-
-    The order of `wanted` is the order of dispatch; what finds no seat or no room is left for later. `shared` is what
-    queues share, by queue: it is counted down.
-    """
-    queue_rooms = dict(rooms)
-    seat_rooms = [seat.room for seat in seats]
-    by_lane: dict[bytes, list[int]] = defaultdict(list)
-    for index, seat in enumerate(seats):
-        for lane_id in seat.lanes:
-            by_lane[lane_id].append(index)
-    placed: list[Seat | None] = []
-    for queue_id, lane_id in wanted:
-        best = max(by_lane[lane_id], key=seat_rooms.__getitem__, default=None)
-        if best is None or seat_rooms[best] <= 0 or queue_rooms[queue_id] <= 0:
-            placed.append(None)
-            continue
-        quota = shared.get(queue_id)
-        if quota is not None:
-            if quota.left <= 0:
-                placed.append(None)
-                continue
-            quota.left -= 1
-        seat_rooms[best] -= 1
-        queue_rooms[queue_id] -= 1
-        placed.append(seats[best])
-    return placed

@@ -19,8 +19,9 @@ from orbit.errors import OrbitError
 from orbit.ids import new_id
 from orbit.logs import get_logger
 from pulse import limits
-from pulse.claim import Demand, Seat, claim
+from pulse.claim import Demand, claim
 from pulse.lease import Held
+from pulse.placement import Seat
 from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen, sessions_unresponsive
@@ -44,12 +45,20 @@ _LOOK_AT_ALL_SECONDS_MIN = 0.05
 class Dispatcher:
     """Claims for this node's sessions. `start` and `stop` it; sessions attach and detach at any time."""
 
-    def __init__(self, database: Database, node: str, give_back: Callable[[Sequence[Held]], object]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        node: str,
+        give_back: Callable[[Sequence[Held]], object],
+        on_keys_free: Callable[[], object],
+    ) -> None:
         self.node = node
         self.sessions: dict[bytes, Session] = {}
         self.claimed_count = 0
         self._database = database
         self._give_back = give_back
+        self._on_keys_free = on_keys_free
+        self._look_min = 1
         self._wake = Event()
         self._stopping = Event()
         self._known_lanes: set[bytes] = set()
@@ -159,9 +168,9 @@ class Dispatcher:
             except Exception:  # noqa: BLE001  (without this loop no worker of the node would get anything, unseen)
                 _log.exception("claim.crashed")
                 claimed = None
-            if claimed is not None and claimed.assignments:
+            if claimed is not None and (claimed.assignments or claimed.blocked):
                 self._interval = limits.PROBE_SECONDS_MIN
-                if self._is_nearly_full():
+                if not claimed.blocked and self._is_nearly_full():
                     self._stopping.wait(_GATHER_SECONDS)
                 continue
             pause = self._interval
@@ -178,7 +187,7 @@ class Dispatcher:
         seats = self._seats()
         if not seats:
             return None
-        demand = Demand(seats, self._from_at(seats))
+        demand = Demand(seats, self._from_at(seats), self._look_min)
         looked_at, self._stirred = self._stirred, set()
         try:
             claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
@@ -195,6 +204,10 @@ class Dispatcher:
                 self._watermarks[lane_id] = (reached, now)
             else:
                 self._watermarks[lane_id] = (reached, self._watermarks[lane_id][1])
+        # Where some stood blocked more may stand: they are cleared away by the batch, whatever room there is.
+        self._look_min = limits.CLAIM_BATCH_MAX if claimed.blocked else 1
+        if claimed.is_key_free:
+            self._on_keys_free()
         self.claimed_count += len(claimed.assignments)
         self._deliver(claimed.assignments)
         return claimed
@@ -215,7 +228,7 @@ class Dispatcher:
             seat = session.seat()
             if seat is not None and not is_all:
                 lanes = {lane_id: seat.lanes[lane_id] for lane_id in seat.lanes.keys() & self._stirred}
-                seat = Seat(seat.session_id, seat.room, lanes) if lanes else None
+                seat = Seat(seat.session_id, seat.room, lanes, seat.namespace_id) if lanes else None
             if seat is not None:
                 seats.append(seat)
         return seats

@@ -1,4 +1,4 @@
-"""Examine what Pulse has stored, and repair what can be: counters that drifted, waiting tasks that nobody would find.
+"""Examine what Pulse has stored, and repair what can be: counters, places and holders of keys, tasks that sleep.
 
 Both may run beside nodes: a counter and its tasks are read in one snapshot, a repair adds the difference and never
 sets. What is not a counter or a place is only reported: a person must see it first.
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulse.store.recount import Drift, drifts_find
-from pulse.store.repair import COUNTERS, PLACES, counter_add, task_place, usage_add
+from pulse.store.repair import COUNTERS, KEYS, PLACES, counter_add, holders_mend, task_place, usage_add, waiters_wake
 
 if TYPE_CHECKING:
     from orbit.database import Database, Transaction
@@ -29,7 +29,7 @@ def examine(database: Database) -> list[Drift]:
 
 def is_repairable(drift: Drift) -> bool:
     """Say whether `repair` does anything about it."""
-    return drift.name in COUNTERS | PLACES
+    return drift.name in COUNTERS | PLACES | KEYS
 
 
 def repair(database: Database) -> list[Drift]:
@@ -40,19 +40,25 @@ def repair(database: Database) -> list[Drift]:
         _add(tx, [drift for drift in found if drift.name in COUNTERS])
         return found
 
+    before = examine(database)
+    for task_id in sorted({drift.subject for drift in before if drift.name == "key_holder"}):
+        database.transaction(partial(holders_mend, task_id=task_id))
     found = database.transaction(counters)
+    found += [drift for drift in before if drift.name == "key_holder"]
+    for key_id in sorted({drift.subject for drift in found if drift.name in {"key_active", "key_asleep"}}):
+        database.transaction(partial(waiters_wake, key_id=key_id))
     for task_id in sorted({drift.subject for drift in found if drift.name in PLACES}):
         database.transaction(partial(task_place, task_id=task_id))
     return found
 
 
 def _add(tx: Transaction, drifts: Sequence[Drift]) -> None:
-    """Add differences in the order of locks: gates, then queues' usage, then their backlogs."""
+    """Add differences in the order of locks: gates, keys, then queues' usage, then their backlogs."""
     usages: dict[bytes, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_USAGE, 0))
     for drift in drifts:
         if drift.name in _USAGE:
             usages[drift.subject][drift.name] = drift.counted - drift.stored
-    for name in ("in_flight", "unfinished"):
+    for name in ("in_flight", "key_active", "unfinished"):
         if name == "unfinished":
             for queue_id in sorted(usages):
                 usage_add(tx, queue_id, **usages[queue_id])

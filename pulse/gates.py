@@ -9,10 +9,12 @@ gate's lock do it: submission takes that of every gate that exists.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orbit.database import RunAgain
 from pulse import limits
+from pulse.fairness import entries_make
+from pulse.keys import places_leave
 from pulse.settle import Surroundings, lowest_by_lane
 from pulse.states import TERMINAL, TaskState, WaitReason
 from pulse.store.gate import (
@@ -26,8 +28,8 @@ from pulse.store.gate import (
     tasks_release,
     tasks_unmark,
 )
-from pulse.store.lanes import ReadyKey, delayed_delete, delayed_insert, ready_delete, ready_insert
-from pulse.store.rows import LockedTask, ready_key, task_read, tasks_lock
+from pulse.store.lanes import delayed_insert, ready_insert
+from pulse.store.rows import LockedTask, task_read, tasks_lock
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -50,9 +52,7 @@ def gate_close(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
     changes nothing.
     """
     seen = _read(tx, gate_id)
-    waiting = [row for row in seen.values() if row.state is TaskState.WAITING and row.held_since is None]
-    ready_delete(tx, [ReadyKey(**ready_key(row)) for row in waiting if row.wait_reason == WaitReason.READY])
-    delayed_delete(tx, [(row.available_at, row.id) for row in waiting if row.wait_reason != WaitReason.READY])
+    places_leave(tx, seen.values(), around.on_keys_free)
     gate, tasks = _lock(tx, gate_id, seen)
     if not gate.is_open:
         return gate.in_flight
@@ -78,7 +78,7 @@ def gate_open(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
     tasks_unmark(tx, [task.id for task in tasks if task.state is not TaskState.WAITING])
     for first in range(0, len(held), limits.RELEASE_BATCH_MAX):
         tasks_release(tx, [_release(task, now=now) for task in held[first : first + limits.RELEASE_BATCH_MAX]])
-    entries: list[dict[str, Any]] = [ready_key(task) for task in held if task.available_at <= now]
+    entries = entries_make(tx, [task for task in held if task.available_at <= now])
     ready_insert(tx, entries)
     delayed_insert(tx, [{"due_at": t.available_at, "task_id": t.id} for t in held if t.available_at > now])
     gate_write(tx, gate_id, is_open=True, in_flight=0)

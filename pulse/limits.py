@@ -23,6 +23,17 @@ PRIORITY_STEP_MICROS = 30 * SECOND
 PAST_TOLERANCE_MICROS = 60 * SECOND  # how far in the past `available_at` of a new request may be
 BUSINESS_KEY_CHARACTERS_MAX = 128
 LABELS_MAX = 16
+CONCURRENCY_KEYS_MAX = 4
+KEY_CHARACTERS_MAX = 128
+
+# Concurrency keys and fairness keys.
+KEY_CONCURRENCY_DEFAULT = 1
+KEY_LIMITS_MAX = 1_000  # a namespace's configured limits: all are read when a key is first used
+KEY_WAKE_BATCH_MAX = 256
+KEY_WAITERS_WOKEN_MAX = 64  # of one line, by one wake-up
+KEY_SWEEP_SECONDS = 5.0  # how often keys with a line are looked at whether or not a wake-up came
+KEY_IDLE_MICROS = 24 * 3600 * SECOND  # then a key that nothing holds, waits for or limits is forgotten
+FAIR_QUANTUM_MICROS = 1_000  # for priority 9, ten of them for priority 0
 
 # Policy: the defaults are never "none".
 ATTEMPTS_DEFAULT = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from pulse.listener import TaskListener
 from pulse.submission import Submit, tasks_accept
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.task_batches import task_operations
+from pulse.waker import keys_forget, keys_wake, lines_sweep
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _DEADLINE_SWEEP_SECONDS = 0.5
+_KEYS_FORGET_SECONDS = 3600.0
 
 
 class PulseNode:
@@ -41,13 +44,14 @@ class PulseNode:
         self.lost_count = 0
         self.changes = Changes()
         self.execution = Execution(database, self)
-        self.dispatcher = Dispatcher(database, name, self.execution.give_back)
+        self.dispatcher = Dispatcher(database, name, self.execution.give_back, self.on_keys_free)
         self.submissions: Batcher[Submit, Answer | OrbitError] = Batcher("submit", self._accept, size=_submit_bytes)
         self.deadlines = DeadlineSweep(database, self)
         self.batches = BatchRunner(database)
         self.batches.operations |= task_operations(self)
         self._batch_wanted = Event()
         self._stopping = Event()
+        self._keys_free = Event()
         self._loops: list[gevent.Greenlet[..., None]] = []
 
     def start(self) -> None:
@@ -56,6 +60,7 @@ class PulseNode:
         self._loops = [
             gevent.spawn(self._delayed_loop),
             gevent.spawn(self._lease_loop),
+            gevent.spawn(self._keys_loop),
             gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
             gevent.spawn(self._batch_loop),
         ]
@@ -68,6 +73,7 @@ class PulseNode:
         """End the loops and finish every batch under way."""
         self._stopping.set()
         self._batch_wanted.set()
+        self._keys_free.set()
         self.dispatcher.stop()
         gevent.joinall(self._loops)
         self.submissions.stop()
@@ -89,6 +95,10 @@ class PulseNode:
         """Count for the metrics."""
         self.retries_count += retries
         self.lost_count += lost
+
+    def on_keys_free(self) -> None:
+        """Let wake-ups of concurrency keys be followed at once."""
+        self._keys_free.set()
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Ask workers to stop."""
@@ -123,6 +133,22 @@ class PulseNode:
                 count = 0
             if count < limits.SWEEP_BATCH_MAX:
                 self._stopping.wait(limits.SWEEP_SECONDS)
+
+    def _keys_loop(self) -> None:
+        """Follow wake-ups of concurrency keys: this process's at once, others' soon; now and then look at all lines."""
+        swept_at = forgot_at = time.monotonic()
+        while not self._stopping.is_set():
+            self._keys_free.clear()
+            count = self._guarded(lambda: keys_wake(self.database, self))
+            now = time.monotonic()
+            if now - swept_at > limits.KEY_SWEEP_SECONDS:
+                swept_at = now
+                self._guarded(lambda: lines_sweep(self.database, self))
+            if now - forgot_at > _KEYS_FORGET_SECONDS:
+                forgot_at = now
+                self._guarded(lambda: keys_forget(self.database))
+            if count == 0:
+                self._keys_free.wait(limits.SWEEP_SECONDS)
 
     def _delayed_loop(self) -> None:
         while not self._stopping.is_set():

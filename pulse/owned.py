@@ -102,5 +102,8 @@ class _Untold:
     def on_trouble(self, *, retries: int, lost: int) -> None:
         self._around.on_trouble(retries=retries, lost=lost)
 
+    def on_keys_free(self) -> None:
+        self._around.on_keys_free()
+
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         self._around.on_cancel_wanted(reasons)

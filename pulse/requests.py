@@ -47,6 +47,8 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
     retry: RetryPolicy = RetryPolicy()
     business_key: str | None = None
     labels: str | None = None
+    concurrency_keys: tuple[str, ...] = ()
+    fairness_key: str | None = None
     derived_from: bytes | None = None
     traceparent: str | None = None
     owner: TaskOwner | None = None

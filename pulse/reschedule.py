@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from orbit.database import RunAgain
 from orbit.errors import InvalidRequest, NotFound, OwnedByWorkflow, StateConflict
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.store.journal import Actor, AuditRecord, audit_insert
-from pulse.settle import Surroundings
+from pulse.fairness import entries_make
+from pulse.keys import places_leave
+from pulse.settle import Surroundings, lowest_by_lane
 from pulse.states import SourceKind, TaskState, WaitReason
-from pulse.store.lanes import ReadyKey, delayed_delete, delayed_insert, ready_delete, ready_insert
+from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.recover import Place, place_write
-from pulse.store.rows import LockedTask, dispatch_at, ready_key, task_read, tasks_lock
+from pulse.store.rows import LockedTask, task_read, tasks_lock
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -45,8 +49,7 @@ def task_reschedule(
             raise NotFound("no such task")
         if seen.source_kind == SourceKind.WORKFLOW:
             raise OwnedByWorkflow("the task belongs to a workflow instance")
-        if seen.state is TaskState.WAITING:
-            _take_out(tx, seen)
+        places_leave(tx, [seen], around.on_keys_free)
         task = tasks_lock(tx, [change.task_id])[change.task_id]
         if task.state is not TaskState.WAITING or task.revision != change.expected_revision:
             message = f"the task is {task.state} at revision {task.revision}"
@@ -63,13 +66,6 @@ def task_reschedule(
         return Made(task.id, {"task": answer})
 
     return once(tx, command, make)
-
-
-def _take_out(tx: Transaction, row: LockedTask) -> None:
-    if row.wait_reason == WaitReason.READY:
-        ready_delete(tx, [ReadyKey(**ready_key(row))])
-    else:
-        delayed_delete(tx, [(row.available_at, row.id)])
 
 
 def _place(task: LockedTask, change: Reschedule, *, now: Micros) -> Place:
@@ -93,9 +89,9 @@ def _put_in(tx: Transaction, task: LockedTask, place: Place, around: Surrounding
     if place.wait_reason != WaitReason.READY:
         delayed_insert(tx, [{"due_at": place.available_at, "task_id": task.id}])
         return
-    at = dispatch_at(accepted_at=task.accepted_at, available_at=place.available_at, priority=place.priority)
-    ready_insert(tx, [{"lane_id": task.lane_id, "dispatch_at": at, "task_id": task.id}])
-    lanes = {task.lane_id: at}
+    entries = entries_make(tx, [replace(task, priority=place.priority, available_at=place.available_at)])
+    ready_insert(tx, entries)
+    lanes = lowest_by_lane(entries)
     tx.after_commit(lambda: around.on_ready(lanes))
 
 

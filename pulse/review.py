@@ -8,6 +8,7 @@ one task succeeds another. Locks: the task; counters last, in `settle` and `task
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -172,6 +173,8 @@ def _successor(tx: Transaction, task: LockedTask) -> TaskRequest:
         retry=RetryPolicy(row.attempts_max, row.backoff_micros, row.backoff_micros_max),
         business_key=None if row.business_key is None else bytes(row.business_key).decode(),
         labels=row.labels,
+        concurrency_keys=() if row.concurrency_keys is None else tuple(json.loads(row.concurrency_keys)),
+        fairness_key=None if row.fairness_key is None else bytes(row.fairness_key).decode(),
         traceparent=row.traceparent,
         retry_of=task.id,
         operation_id=task.operation_id or task.id,

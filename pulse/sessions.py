@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pulse import limits
-from pulse.claim import Seat
+from pulse.placement import Seat
 from pulse.states import RecoverySafety
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Session:
     def seat(self) -> Seat | None:
         """Return its seat in a claim, or None if it has no room or no lane."""
         room = self.room()
-        return Seat(self.id, room, self.lanes) if room and self.lanes else None
+        return Seat(self.id, room, self.lanes, self.hello.namespace_id) if room and self.lanes else None
 
     def is_nearly_full(self) -> bool:
         """Say whether it holds three quarters of what it takes."""

@@ -15,13 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orbit.store.journal import EventRecord, events_insert
+from pulse.keys import keys_release
 from pulse.listener import TaskChange, TaskListener, TaskOwner
 from pulse.policy import Decision, Finish, Park, Requeue, Retry, TaskError
 from pulse.states import AttemptState, SourceKind, TaskState, WaitReason
 from pulse.store.counters import UsageMove, backlog_move, usage_move
 from pulse.store.gate import gates_leave
 from pulse.store.lanes import delayed_insert, ready_insert
-from pulse.store.rows import LockedAttempt, LockedTask, dispatch_at
+from pulse.store.rows import LockedAttempt, LockedTask, ready_key
 from pulse.store.settle import AttemptEnd, TaskWrite, attempts_end, tasks_write
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class Surroundings(Protocol):
     def on_trouble(self, *, retries: int, lost: int) -> None:
         """Hear how many tasks will be tried again and how many attempts were lost, for the metrics."""
 
+    def on_keys_free(self) -> None:
+        """Hear that a concurrency key may have room for tasks that wait for it: wake-ups are there to be followed."""
+
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Hear of running tasks whose workers should be asked to stop, and why."""
 
@@ -100,6 +104,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
         for listener in around.listeners:
             listener.tasks_changed(tx, changes)
     _leave_gates(tx, settlements, around)
+    keys_release(tx, [item.task for item in settlements if item.attempt is not None], around.on_keys_free)
     usage_move(tx, _usage_moves(settlements))
     backlog_move(tx, _backlog_moves(writes))
     changed = frozenset(write.task.id for write in writes)
@@ -175,8 +180,7 @@ def _placements(writes: Sequence[TaskWrite]) -> tuple[list[dict[str, Any]], list
     for write in writes:
         task = write.task
         if write.wait_reason == "READY":
-            at = dispatch_at(accepted_at=task.accepted_at, available_at=write.available_at, priority=task.priority)
-            ready_rows.append({"lane_id": task.lane_id, "dispatch_at": at, "task_id": task.id})
+            ready_rows.append(ready_key(task, available_at=write.available_at))
         elif write.wait_reason is not None and write.held_since is None:
             delayed_rows.append({"due_at": write.available_at, "task_id": task.id})
     return ready_rows, delayed_rows

@@ -39,12 +39,13 @@ TASK_TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
 
 
 class WaitReason(StrEnum):
-    """Why a WAITING task waits. The first four are stored, the others derived when it is read."""
+    """Why a WAITING task waits. The first five are stored, the others derived when it is read."""
 
     READY = "READY"  # runnable as soon as a worker and room are there
     DELAYED = "DELAYED"  # its time has not come
     BACKOFF = "BACKOFF"  # waits before the next attempt
     HELD = "HELD"  # its gate is closed; its deadlines stand still
+    KEY_BLOCKED = "KEY_BLOCKED"  # one of its concurrency keys is held by as many tasks as may
     QUEUE_PAUSED = "QUEUE_PAUSED"
     CONCURRENCY_FULL = "CONCURRENCY_FULL"
     RATE_LIMITED = "RATE_LIMITED"

@@ -24,6 +24,7 @@ from orbit.jsontext import dumps
 from orbit.store.journal import EventRecord, events_insert
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
+from pulse.fairness import Arrival, fair_places
 from pulse.quotas import backlog_rooms
 from pulse.requests import TaskRequest, Times, times_of
 from pulse.settle import lowest_by_lane
@@ -61,6 +62,7 @@ class _Draft:
     answer: dict[str, Any] | None = None
     times: Times | None = None
     is_held: bool = False
+    fair_at: Micros | None = None
     outcome: Answer | OrbitError | None = None
 
     @property
@@ -258,6 +260,7 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
     """Insert accepted tasks and return their entries in `ready`."""
     if not drafts:
         return []
+    _place_fairly(tx, drafts, now=now)
     tasks_insert(tx, [_row(draft, now=now) for draft in drafts])
     ready_rows: list[dict[str, Any]] = []
     delayed_rows: list[dict[str, Any]] = []
@@ -269,13 +272,30 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
         if available_at > now:
             delayed_rows.append({"due_at": available_at, "task_id": draft.task_id})
         else:
-            at = dispatch_at(accepted_at=now, available_at=available_at, priority=priority)
+            at = draft.fair_at or dispatch_at(accepted_at=now, available_at=available_at, priority=priority)
             ready_rows.append({"lane_id": draft.lane_id, "dispatch_at": at, "task_id": draft.task_id})
     ready_insert(tx, ready_rows)
     delayed_insert(tx, delayed_rows)
     events = [EventRecord(d.submit.request.namespace_id, "task.submitted", d.task_id, 1) for d in drafts]
     events_insert(tx, events, now=now)
     return ready_rows
+
+
+def _place_fairly(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
+    """Give tasks with a fairness key their places in `ready`; those that enter it later get theirs then."""
+    fair = [draft for draft in drafts if draft.submit.request.fairness_key is not None]
+    arrivals: list[tuple[_Draft, Arrival]] = []
+    for draft in fair:
+        assert draft.times is not None
+        draft.fair_at = 0
+        if not draft.is_held and draft.times.available_at <= now:
+            request, available_at = draft.submit.request, draft.times.available_at
+            plain = dispatch_at(accepted_at=now, available_at=available_at, priority=request.priority)
+            key = (request.fairness_key or "").encode()
+            arrivals.append((draft, Arrival(draft.lane_id, key, plain, request.priority)))
+    places = fair_places(tx, [arrival for _, arrival in arrivals])
+    for (draft, _), place in zip(arrivals, places, strict=True):
+        draft.fair_at = place
 
 
 def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
@@ -313,7 +333,17 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "traceparent": request.traceparent,
         "gate_id": request.gate_id,
         "held_since": now if draft.is_held else None,
+        "concurrency_keys": _keys(request),
+        "fairness_key": None if request.fairness_key is None else request.fairness_key.encode(),
+        "fair_at": draft.fair_at,
     }
+
+
+def _keys(request: TaskRequest) -> str | None:
+    """Write the keys as they are kept, each once; most tasks have none."""
+    if not request.concurrency_keys:
+        return None
+    return msgspec.json.encode(list(dict.fromkeys(request.concurrency_keys))).decode()
 
 
 def _wait_reason(draft: _Draft, times: Times, *, now: Micros) -> WaitReason:

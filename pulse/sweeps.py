@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from orbit.clock import SECOND
 from orbit.database import Pool, RunAgain
 from pulse import limits
+from pulse.fairness import entries_make
+from pulse.keys import places_leave
 from pulse.lease import expire, expired
 from pulse.policy import Finish, passed_deadline
 from pulse.settle import Settlement, Surroundings, lowest_by_lane, settle
-from pulse.states import TaskState
+from pulse.states import TaskState, WaitReason
 from pulse.store.lanes import (
-    ReadyKey,
     delayed_delete,
     delayed_lock_due,
     delayed_next,
-    ready_delete,
     ready_insert,
 )
-from pulse.store.rows import LockedTask, ready_key, task_read, tasks_lock, tasks_lock_free
+from pulse.store.rows import LockedTask, task_read, tasks_lock, tasks_lock_free
 from pulse.store.settle import tasks_ready
 from pulse.store.sweep import DeadlineColumn, cursor_advance, cursor_read, deadlines_passed
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from orbit.database import Database, Transaction
 
 _DEADLINE_COLUMNS: tuple[DeadlineColumn, ...] = ("deadline_at", "start_deadline_at")
+_TIMED = (WaitReason.DELAYED, WaitReason.BACKOFF)
 _SLACK_MICROS = 30 * SECOND  # longer than any transaction lives
 _OVERLAP_MICROS = SECOND
 _PAGE = 4 * limits.SWEEP_BATCH_MAX
@@ -56,12 +57,12 @@ def _make_ready(tx: Transaction, due: list[tuple[Micros, bytes]], around: Surrou
     """Move entries from `delayed` to `ready`; a task that somebody holds is left for the next round."""
     locked = tasks_lock_free(tx, [task_id for _, task_id in due])
     rows = [locked[task_id][0] for _, task_id in due if task_id in locked]
-    waiting = [row for row in rows if row.state is TaskState.WAITING and row.wait_reason not in ("READY", "HELD")]
+    waiting = [row for row in rows if row.state is TaskState.WAITING and row.wait_reason in _TIMED]
     # An entry whose task no longer waits for it is stale; it goes too.
     deleted = delayed_delete(tx, [(due_at, task_id) for due_at, task_id in due if task_id in locked])
     assert deleted == len(rows), f"{deleted} of {len(rows)} locked entries of delayed were there"
     tasks_ready(tx, [row.id for row in waiting])
-    entries = [ready_key(row) for row in waiting]
+    entries = entries_make(tx, waiting)
     ready_insert(tx, entries)
     lanes = lowest_by_lane(entries)
     changed = frozenset(row.id for row in waiting)
@@ -130,8 +131,7 @@ class DeadlineSweep:
         read_at = tx.now()
         rows = [row for task_id in sorted(ids) if (row := task_read(tx, task_id)) is not None]
         seen = {row.id: row for row in rows if _passed(row, read_at) is not None}
-        ready_delete(tx, [ReadyKey(**ready_key(row)) for row in seen.values() if row.wait_reason == "READY"])
-        delayed_delete(tx, [(row.available_at, row.id) for row in seen.values() if row.wait_reason != "READY"])
+        places_leave(tx, seen.values(), self._around.on_keys_free)
         locked = tasks_lock(tx, seen.keys())
         now = tx.now()
         settlements: list[Settlement] = []

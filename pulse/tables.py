@@ -141,6 +141,9 @@ task = Table(
     Column("traceparent", kinds.word(128), comment="W3C trace context of the submitter"),
     Column("gate_id", kinds.identifier(), comment="The gate that it stands behind; null is none"),
     Column("held_since", kinds.instant(), comment="Since when its gate is closed for it; null if it is not"),
+    Column("concurrency_keys", kinds.text(), comment="JSON list of the keys that it holds in flight; null is none"),
+    Column("fairness_key", kinds.exact_key(512), comment="Who shares its lane fairly, UTF-8; null is nobody"),
+    Column("fair_at", kinds.instant(), comment="Its fair place in the lane; 0 until placed, null without fairness key"),
     CheckConstraint("(finished_at IS NULL) = (state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))", name="finished"),
     CheckConstraint("(wait_reason IS NULL) = (state <> 'WAITING')", name="wait_reason"),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority_range"),
@@ -174,6 +177,76 @@ ready = Table(
     Column("task_id", kinds.identifier(), nullable=False, comment="The task, WAITING with reason READY"),
     PrimaryKeyConstraint("lane_id", "dispatch_at", "task_id", name="pulse_ready_pk"),
     comment="What can run but for limits, in claim order; removed by primary key",
+    **TABLE_OPTIONS,
+)
+
+fair_share = Table(
+    "pulse_fair_share",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="Hash of the lane and the fairness key"),
+    Column("lane_id", kinds.identifier(), nullable=False, comment="The lane"),
+    Column("next_at", kinds.instant(), nullable=False, comment="One quantum after the place of the key's last task"),
+    comment="How far each fairness key has come in its lane",
+    **TABLE_OPTIONS,
+)
+
+key_limit = Table(
+    "pulse_key_limit",
+    metadata,
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose keys it limits"),
+    Column("pattern", kinds.exact_key(512), nullable=False, comment="A key, or with * at its end the begin of keys"),
+    Column("max_concurrency", kinds.small_int(), comment="Most tasks in flight a key; null leaves it to others"),
+    Column("revision", kinds.counter(), nullable=False, comment="Of the limit, from 1; 0 for the lock of them all"),
+    PrimaryKeyConstraint("namespace_id", "pattern", name="pulse_key_limit_pk"),
+    comment="Limits of concurrency keys as they were set; the row * also orders who sets them and who makes keys",
+    **TABLE_OPTIONS,
+)
+
+key = Table(
+    "pulse_key",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="Hash of the namespace and the key"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose key it is"),
+    Column("name", kinds.exact_key(512), nullable=False, comment="The key, UTF-8"),
+    Column("max_concurrency", kinds.small_int(), nullable=False, comment="The limit in force, moved with the limits"),
+    Column("active", kinds.counter(), nullable=False, comment="Tasks LEASED or RUNNING that hold it"),
+    Column("has_line", kinds.flag(), nullable=False, comment="Whether a task may wait for it"),
+    Column("used_at", kinds.instant(), nullable=False, comment="When it was last taken, microseconds UTC"),
+    Index("pulse_key_by_name", "namespace_id", "name"),
+    Index("pulse_key_by_line", "has_line", "id"),
+    CheckConstraint("active >= 0", name="active_not_negative"),
+    comment="Permits of each concurrency key in use; locked before the queues' usage",
+    **TABLE_OPTIONS,
+)
+
+key_holder = Table(
+    "pulse_key_holder",
+    metadata,
+    Column("key_id", kinds.identifier(), nullable=False, comment="The key"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="The task, LEASED or RUNNING"),
+    PrimaryKeyConstraint("key_id", "task_id", name="pulse_key_holder_pk"),
+    comment="Which task holds which concurrency key",
+    **TABLE_OPTIONS,
+)
+
+key_line = Table(
+    "pulse_key_line",
+    metadata,
+    Column("key_id", kinds.identifier(), nullable=False, comment="The key that was full"),
+    Column("lane_id", kinds.identifier(), nullable=False, comment="The task's lane: each has a line of its own"),
+    Column("dispatch_at", kinds.instant(), nullable=False, comment="Its place in `ready` and in the line"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="The task, WAITING with reason KEY_BLOCKED"),
+    PrimaryKeyConstraint("key_id", "lane_id", "dispatch_at", "task_id", name="pulse_key_line_pk"),
+    comment="What a claim found blocked by a full key, in claim order",
+    **TABLE_OPTIONS,
+)
+
+key_wake = Table(
+    "pulse_key_wake",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the wake-up"),
+    Column("key_id", kinds.identifier(), nullable=False, comment="The key that may have room for one that waits"),
+    comment="Wake-ups on their way: one waiter a line is made ready for each",
     **TABLE_OPTIONS,
 )
 

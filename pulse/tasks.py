@@ -11,6 +11,7 @@ from orbit.clock import SECOND, Micros, to_rfc3339
 from orbit.errors import NotFound
 from orbit.jsontext import Json
 from pulse.claim import window_room
+from pulse.key_limits import key_view
 from pulse.quotas import Permits, permits_read
 from pulse.states import TERMINAL, TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
@@ -84,6 +85,8 @@ class TaskView:
             "params": json.loads(row.params),
             "params_version": row.params_version,
             "business_key": None if row.business_key is None else row.business_key.decode(),
+            "concurrency_keys": [] if row.concurrency_keys is None else json.loads(row.concurrency_keys),
+            "fairness_key": None if row.fairness_key is None else row.fairness_key.decode(),
             "labels": {} if row.labels is None else json.loads(row.labels),
             "source": _source(row),
             "operation_id": (row.operation_id or self.id).hex(),
@@ -169,7 +172,8 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
     sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX)
     permits = permits_read(tx, [usage])
     reason = _reason(row, _Standing(usage, sessions, permits), now=tx.now())
-    place = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
+    plain = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
+    place = row.fair_at or plain
     details: dict[str, Json] = {
         "available_at": to_rfc3339(row.available_at),
         "paused": usage.paused,
@@ -185,7 +189,24 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
     if row.wait_reason == WaitReason.READY:
         ahead = ready_ahead(tx, lane_id=row.lane_id, dispatch_at=place, task_id=row.id, limit=_AHEAD_MAX)
         details["ahead_in_lane"] = str(ahead)
+    if row.concurrency_keys is not None:
+        details["concurrency_keys"] = _keys(tx, row)
     return view, Waiting(reason, details)
+
+
+def _keys(tx: Transaction, row: TaskRow) -> list[Json]:
+    """Say of each of a task's keys who holds it and how many wait for it."""
+    views = [key_view(tx, row.namespace_id, name) for name in json.loads(row.concurrency_keys)]
+    return [
+        {
+            "key": view.pattern,
+            "limit": view.limit,
+            "active": str(view.active),
+            "waiting": str(view.waiting),
+            "held_by": [task_id.hex() for task_id in view.holders],
+        }
+        for view in views
+    ]
 
 
 def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[TaskView]:

@@ -80,6 +80,24 @@ BusinessKey = Annotated[
         description="The caller's own look-up string; never unique, never a limit",
     ),
 ]
+ConcurrencyKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=limits.KEY_CHARACTERS_MAX,
+        pattern=r"[^*]\Z",
+        description="A key, in its namespace, that few tasks may hold while they are LEASED or RUNNING; it does not "
+        "end in `*`, which stands for the begin of keys where limits are set",
+    ),
+]
+FairnessKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=limits.KEY_CHARACTERS_MAX,
+        description="For whom the task is: those who wait in one lane take turns. It limits nothing",
+    ),
+]
 Traceparent = Annotated[
     str,
     Meta(

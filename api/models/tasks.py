@@ -10,8 +10,10 @@ from api.models.answers import ErrorContent
 from api.models.fields import (
     AttemptTimeoutSeconds,
     BusinessKey,
+    ConcurrencyKey,
     Count,
     DelaySeconds,
+    FairnessKey,
     HexId,
     IdempotencyKey,
     Instant,
@@ -25,7 +27,7 @@ from api.models.fields import (
     raw_schema,
 )
 from orbit.clock import SECOND
-from pulse.limits import ATTEMPTS_MAX, BACKOFF_MICROS_CAP_MAX, BATCH_ITEMS_MAX
+from pulse.limits import ATTEMPTS_MAX, BACKOFF_MICROS_CAP_MAX, BATCH_ITEMS_MAX, CONCURRENCY_KEYS_MAX
 
 _BACKOFF_MAX = BACKOFF_MICROS_CAP_MAX // SECOND
 
@@ -56,6 +58,17 @@ class SubmitTask(Request, frozen=True, kw_only=True):
     priority: Priority | None = None
     retry: Retry | None = None
     business_key: BusinessKey | None = None
+    concurrency_keys: (
+        Annotated[
+            list[ConcurrencyKey],
+            Meta(
+                max_length=CONCURRENCY_KEYS_MAX,
+                description="Keys that the task holds while it is LEASED or RUNNING: all of them, or it waits",
+            ),
+        ]
+        | None
+    ) = None
+    fairness_key: FairnessKey | None = None
     labels: Labels | None = None
     derived_from: HexId | None = None
     traceparent: Traceparent | None = None
@@ -124,6 +137,8 @@ class Task(Struct, kw_only=True, rename={"type_": "type"}):
     params: Any
     params_version: str
     business_key: str | None
+    concurrency_keys: list[str]
+    fairness_key: str | None
     labels: dict[str, str]
     source: Source
     operation_id: HexId

@@ -101,6 +101,8 @@ class SubmitTask(Request, frozen=True, kw_only=True):
     priority: int | None = None
     retry: Retry | None = None
     business_key: str | None = None
+    concurrency_keys: list[str] | None = None
+    fairness_key: str | None = None
     labels: dict[str, str] | None = None
     derived_from: str | None = None
     traceparent: str | None = None
@@ -231,6 +233,8 @@ class Task(Struct, frozen=True, kw_only=True):
     params: Any = None
     params_version: str = ""
     business_key: str | None = None
+    concurrency_keys: list[str] = []
+    fairness_key: str | None = None
     labels: dict[str, str] = {}
     source: Source = Source()
     operation_id: str = ""

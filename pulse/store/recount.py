@@ -9,7 +9,20 @@ from sqlalchemy import and_, case, func, or_, select
 
 from orbit.tables import namespace
 from pulse.states import HOLDING_PERMIT, UNFINISHED, TaskState, WaitReason
-from pulse.tables import attempt, delayed, gate, queue, queue_backlog, queue_usage, quota, quota_backlog, ready, task
+from pulse.store.recount_keys import key_drifts_find
+from pulse.tables import (
+    attempt,
+    delayed,
+    gate,
+    key_line,
+    queue,
+    queue_backlog,
+    queue_usage,
+    quota,
+    quota_backlog,
+    ready,
+    task,
+)
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -17,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A counter that is not what its tasks say, or a row without its counterpart; `subject` is a queue or a task."""
+    """A counter that is not what its tasks say, or a row without its counterpart.
+
+    `subject` is the id of a queue, gate, key or task.
+    """
 
     name: str
     subject: bytes
@@ -52,7 +68,8 @@ _COUNTERS = (
     .join(_PER_QUEUE, _PER_QUEUE.c.queue_id == queue_usage.c.queue_id, isouter=True)
 )
 _IS_READY = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.READY)
-_IS_DELAYED = (task.c.state == TaskState.WAITING) & task.c.wait_reason.not_in([WaitReason.READY, WaitReason.HELD])
+_IS_DELAYED = (task.c.state == TaskState.WAITING) & task.c.wait_reason.in_([WaitReason.DELAYED, WaitReason.BACKOFF])
+_IS_BLOCKED = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.KEY_BLOCKED)
 _BEHIND = (task.c.gate_id == gate.c.id) & task.c.state.in_(sorted(UNFINISHED))
 _GATES = (
     select(gate.c.id, gate.c.in_flight, _count_if((task.c.state == TaskState.RUNNING) & gate.c.is_open.is_(False)))
@@ -116,6 +133,8 @@ def drifts_find(tx: Transaction) -> list[Drift]:
                 drifts.append(Drift(name, row[0], int(held), int(real)))
     drifts += _entries(tx, "ready", ready, _IS_READY)
     drifts += _entries(tx, "delayed", delayed, _IS_DELAYED)
+    drifts += _entries(tx, "line", key_line, _IS_BLOCKED)
+    drifts += [Drift(*found) for found in key_drifts_find(tx)]
     marks = [*tx.rows(_MISMARKED_USAGE), *tx.rows(_MISMARKED_BACKLOG)]
     drifts += [Drift("quota", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](marks)]
     gates = [Drift("in_flight", row[0], row[1], int(row[2])) for row in list[Any](tx.rows(_GATES))]

@@ -56,6 +56,8 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     operation_id: bytes | None
     fencing_base: int
     held_since: Micros | None
+    concurrency_keys: str | None
+    fair_at: Micros | None
 
     def budget(self) -> Budget:
         """Return what decisions need of it; the deadlines stand still while its gate is closed, unless it runs."""
@@ -110,9 +112,10 @@ def dispatch_at(*, accepted_at: Micros, available_at: Micros, priority: int) -> 
     return max(accepted_at, available_at) - priority * PRIORITY_STEP_MICROS
 
 
-def ready_key(row: LockedTask) -> dict[str, Any]:
-    """Name a task's entry in `ready` by its whole primary key."""
-    at = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
+def ready_key(row: LockedTask, *, available_at: Micros | None = None) -> dict[str, Any]:
+    """Name a task's entry in `ready` by its whole primary key; a fair place, once given, stands above the time."""
+    available = row.available_at if available_at is None else available_at
+    at = row.fair_at or dispatch_at(accepted_at=row.accepted_at, available_at=available, priority=row.priority)
     return {"lane_id": row.lane_id, "dispatch_at": at, "task_id": row.id}
 
 

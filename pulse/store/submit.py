@@ -23,6 +23,9 @@ _OPTIONAL = (
     "traceparent",
     "gate_id",
     "held_since",
+    "concurrency_keys",
+    "fairness_key",
+    "fair_at",
 )
 
 

@@ -150,3 +150,8 @@ class Caller:
             sent["Idempotency-Key"] = key or new_id().hex()
         content = raw if raw is not None else dumps(body)
         return self.api.request("POST", path, body=content, headers=sent | dict(headers or {}))
+
+    def put(self, path: str, body: Any) -> Got:
+        """Send a body as JSON, without an idempotency key."""
+        sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        return self.api.request("PUT", path, body=dumps(body), headers=sent)

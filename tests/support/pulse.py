@@ -7,7 +7,7 @@ from itertools import count
 
 from msgspec import structs
 
-from orbit.database import Database
+from orbit.database import Database, Transaction
 from orbit.errors import OrbitError
 from orbit.idempotency import Answer, Command
 from orbit.ids import new_id
@@ -15,9 +15,10 @@ from orbit.jsontext import Json, digest, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.cancellation import Cancel, CancelOutcome, task_cancel, tasks_cancel
-from pulse.claim import Assignment, Demand, Seat, claim
+from pulse.claim import Assignment, Demand, claim
 from pulse.lease import Held, RenewOutcome, release, renew
 from pulse.listener import TaskListener
+from pulse.placement import Seat
 from pulse.queues import Queue, QueueChange, QueueSettings, queue_configure, queue_create, queue_get
 from pulse.report import Outcome, Report, ReportedError, ReportOutcome, report
 from pulse.requests import TaskRequest
@@ -26,12 +27,14 @@ from pulse.review import Decided, Verdict, task_retry, task_review
 from pulse.start import StartItem, StartOutcome, start
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import Usage, usage_read
+from pulse.store.key import holders_delete, holders_find, keys_lock, keys_write
 from pulse.store.lanes import lanes_of
 from pulse.store.recount import Drift, drifts_find
 from pulse.store.session import NewSession, session_insert
 from pulse.submission import Submit, tasks_accept
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.tasks import TaskView, task_get
+from pulse.waker import keys_wake
 
 ROOMY = QueueSettings(paused=False, max_concurrency=100, rate_per_second=1000, max_unfinished_tasks=1000)
 
@@ -62,6 +65,9 @@ class Pulse:
 
     def on_trouble(self, *, retries: int, lost: int) -> None:
         """Nobody counts here."""
+
+    def on_keys_free(self) -> None:
+        """Nobody sleeps here: a test follows wake-ups by `sweep`."""
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Note which workers would be asked to stop."""
@@ -143,7 +149,7 @@ class Pulse:
     ) -> Seat:
         """Make room for one type's version 1."""
         lanes = self.database.transaction(lambda tx: lanes_of(tx, self.namespace_id, queues=[queue], types=[type_]))
-        return Seat(self.session_id, room, dict.fromkeys(lanes, safety))
+        return Seat(self.session_id, room, dict.fromkeys(lanes, safety), self.namespace_id)
 
     def serve(self, *types: str, queue: str = "main") -> None:
         """Record a connected worker for these types' version 1, `echo` if none is given."""
@@ -161,10 +167,15 @@ class Pulse:
         self.database.transaction(lambda tx: session_insert(tx, made))
 
     def claim(
-        self, room: int = 10, *, safety: RecoverySafety = RecoverySafety.MANUAL, queue: str = "main"
+        self,
+        room: int = 10,
+        *,
+        safety: RecoverySafety = RecoverySafety.MANUAL,
+        queue: str = "main",
+        type_: str = "echo",
     ) -> list[Assignment]:
         """Claim as a node with one worker would."""
-        demand = Demand([self.seat(room, safety=safety, queue=queue)], {})
+        demand = Demand([self.seat(room, safety=safety, queue=queue, type_=type_)], {})
         return list(self.database.transaction(lambda tx: claim(tx, demand)).assignments)
 
     def start(self, assignment: Assignment, message_id: bytes | None = None) -> StartOutcome:
@@ -234,6 +245,24 @@ class Pulse:
         """Cancel a task as its owner does."""
         return self.database.transaction(lambda tx: tasks_cancel(tx, [Cancel(task_id, "a test")], self))[task_id]
 
+    def follow(self) -> None:
+        """Follow every wake-up of concurrency keys."""
+        while keys_wake(self.database, self):
+            pass
+
+    def break_key(self, key_id: bytes) -> None:
+        """Lose who holds a key, and count it wrong."""
+
+        def work(tx: Transaction) -> None:
+            holders_delete(tx, [(key_id, task_id) for task_id in holders_find(tx, key_id, limit=10)])
+            keys_write(tx, [structs.replace(keys_lock(tx, [key_id])[key_id], active=5)])
+
+        self.database.transaction(work)
+
+    def another_namespace(self, name: str) -> bytes:
+        """Make another application with a namespace."""
+        return self.database.transaction(lambda tx: namespace_ensure(tx, NamespaceName(name, "default", "test"))).id
+
     def sweep(self) -> None:
         """Run every sweeper once."""
         while delayed_sweep(self.database, self)[0]:
@@ -241,6 +270,7 @@ class Pulse:
         while lease_sweep(self.database, self):
             pass
         self.deadlines.run_once()
+        self.follow()
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock and let the sweepers see it."""

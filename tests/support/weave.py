@@ -32,8 +32,9 @@ from orbit.ids import new_id
 from orbit.jsontext import Json, digest, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
-from pulse.claim import Assignment, Demand, Seat, claim
+from pulse.claim import Assignment, Demand, claim
 from pulse.listener import TaskListener
+from pulse.placement import Seat
 from pulse.queues import QueueSettings, queue_create
 from pulse.report import Outcome, Report, ReportedError, report
 from pulse.start import StartItem, start
@@ -118,6 +119,9 @@ class Weave:
         pass
 
     def on_trouble(self, *, retries: int, lost: int) -> None:
+        pass
+
+    def on_keys_free(self) -> None:
         pass
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:

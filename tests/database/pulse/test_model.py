@@ -7,6 +7,7 @@ its seed is printed.
 import os
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -21,6 +22,7 @@ from orbit.jsontext import dumps
 from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.claim import Assignment
 from pulse.gates import gate_close, gate_create, gate_open
+from pulse.key_limits import KeyChange, key_configure, key_view
 from pulse.listener import TaskOwner
 from pulse.quotas import QuotaChange, QuotaSettings, application_configure, application_get, application_of
 from pulse.report import Outcome, ReceiptKind, ReportedError
@@ -75,8 +77,11 @@ class Machine(RuleBasedStateMachine):
         delay=st.sampled_from([0, 0, 0, 5, 40]),
         deadline=st.sampled_from([20, 300, 3600]),
         is_gated=st.booleans(),
+        keys=st.sampled_from([(), (), ("a",), ("b",), ("a", "b"), ("b", "c")]),
+        fairness_key=st.sampled_from([None, None, "x", "y"]),
     )
-    def submit(self, queue: str, priority: int, delay: int, deadline: int, *, is_gated: bool) -> None:
+    def submit(self, queue: str, priority: int, delay: int, deadline: int, **more: Any) -> None:
+        is_gated = more["is_gated"]
         owner = TaskOwner(self.gate_id, new_id().hex(), 1) if is_gated else None
         item = self.pulse.submit_item(
             queue=queue,
@@ -88,6 +93,8 @@ class Machine(RuleBasedStateMachine):
             retry=RetryPolicy(3, SECOND, 30 * SECOND),
             owner=owner,
             gate_id=self.gate_id if is_gated else None,
+            concurrency_keys=more["keys"],
+            fairness_key=more["fairness_key"],
         )
         (answer,) = self.pulse.submit_all(item)
         if not isinstance(answer, OrbitError):
@@ -200,6 +207,17 @@ class Machine(RuleBasedStateMachine):
         change = QuotaChange(owner, int(own["revision"]), "a test", QuotaSettings(concurrency, rate))
         command, actor = pulse.command("application.configure"), pulse.actor()
         pulse.database.transaction(lambda tx: application_configure(tx, command, actor, change))
+
+    @rule(key=st.sampled_from(["a", "b", "*"]), limit=st.sampled_from([None, 1, 2]))
+    def configure_key(self, key: str, limit: int | None) -> None:
+        pulse = self.pulse
+        seen = pulse.database.transaction(lambda tx: key_view(tx, pulse.namespace_id, key))
+        change = KeyChange(key, seen.revision, "a test", limit)
+        pulse.database.transaction(lambda tx: key_configure(tx, pulse.namespace_id, pulse.actor(), change, pulse))
+
+    @rule()
+    def follow_wake_ups(self) -> None:
+        self.pulse.follow()
 
     @rule(is_open=st.booleans())
     def move_gate(self, *, is_open: bool) -> None:
