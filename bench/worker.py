@@ -18,6 +18,12 @@ def noop(_params: Any, _context: TaskContext) -> None:
     """Do nothing."""
 
 
+@worker.task("weigh@1", recovery="REPLAY_SAFE")
+def weigh(params: Any, _context: TaskContext) -> dict[str, float]:
+    """Return what the branch of the workflow decides by."""
+    return {"risk": params["amount"] / 1000}
+
+
 @worker.task("stamp@1", recovery="REPLAY_SAFE")
 def stamp(_params: Any, _context: TaskContext) -> int:
     """Return this machine's clock, in nanoseconds, as the first thing that is done."""

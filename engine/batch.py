@@ -8,6 +8,8 @@ then the engine's own rows are written. An instance whose advance raises is set 
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ from engine.command import CancelTask, Commands, Entry, SubmitTask, TakeSignal
 from engine.flow import Flow
 from engine.formats import StateFormats
 from engine.instance import ENGINE_ERROR, SIGNALS, Failure, Instance, Step
-from engine.ports import Flows, TaskLayer
+from engine.ports import Flows, TaskLayer, Terms
 from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
 from engine.stimulus import Stimulus, SubmissionRefused
@@ -28,9 +30,10 @@ from engine.store.instances import Stored, instances_insert, instances_update
 from engine.store.records import Recorded, history_insert, values_insert, values_load
 from engine.store.signals import signals_kept, signals_take
 from engine.store.steps import steps_insert, steps_update
-from engine.store.stimuli import Pending, stimuli_delete, stimuli_hold
+from engine.store.stimuli import Pending, stimuli_hold
 from orbit.access import queue_not_found
 from orbit.clock import Micros, seconds
+from orbit.database import RunAgain
 from orbit.errors import OrbitError
 from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
@@ -39,11 +42,14 @@ from orbit.store.journal import EventRecord, events_insert
 from pulse.cancellation import Cancel
 from pulse.listener import TaskOwner
 from pulse.requests import RetryPolicy, TaskRequest
+from pulse.submission import BacklogShort, Submit
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
 
 _ENDS = frozenset(f"instance.{state.value.lower()}" for state in INSTANCE_TERMINAL)
+
+CAREFUL_SECONDS = 1.0
 
 _log = get_logger(__name__)
 
@@ -58,7 +64,6 @@ class Work:
     pending: Sequence[Pending] = ()
     is_new: bool = False
     instance: Instance = field(init=False)
-    known_steps: frozenset[str] = field(init=False)
     changed_steps: set[str] = field(default_factory=set)
     values: dict[str, Json] = field(default_factory=dict)
     kept: dict[str, Json] = field(default_factory=dict)
@@ -69,7 +74,6 @@ class Work:
 
     def __post_init__(self) -> None:
         self.instance = self.stored.instance
-        self.known_steps = frozenset(self.stored.instance.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +86,33 @@ class Held:
 
 
 class Advancer:
-    """Advances batches. It keeps no state but the cache of graphs and the forms that it may write."""
+    """Advances batches. It keeps no state but the cache of graphs, the forms that it may write, and hints."""
 
     def __init__(self, flows: Flows, tasks: TaskLayer, formats: StateFormats | None = None) -> None:
         self.flows = flows
         self.formats = formats or StateFormats()
         self._tasks = tasks
+        # A queue was full: until then each place is asked for, so that only the tasks that find none wait.
+        self._careful_until = 0.0
 
     def run(self, tx: Transaction, works: Sequence[Work], *, now: Micros) -> None:
         """Advance every work until nothing more follows at `now`, then write what changed.
 
         A new instance whose advance raises is not stored: the caller finds the error in its `broken`.
         """
+        is_careful = time.monotonic() < self._careful_until
+        terms = Terms(now, None if is_careful else Counter())
         submits = self._advance(tx, works, now, may_set_aside=True)
         while submits:
             # Once tasks are submitted an instance can't be set aside alone any more: an error ends the transaction.
-            submits = self._advance(tx, self._submit(tx, submits), now, may_set_aside=False)
+            submits = self._advance(tx, self._submit(tx, submits, terms), now, may_set_aside=False)
         self._cancel(tx, works)
         self._write(tx, works, now)
+        try:
+            self._tasks.places_take(tx, terms)
+        except BacklogShort as short:
+            self._careful_until = time.monotonic() + CAREFUL_SECONDS
+            raise RunAgain from short
 
     def preview(self, tx: Transaction, work: Work, *, now: Micros) -> None:
         """Advance one work once and write nothing: what a command would do, short of a refusal by Pulse."""
@@ -149,23 +162,25 @@ class Advancer:
             text = outputs.get(task_id) if task_id is not None else None
             work.values[slot] = None if text is None else json.loads(text)
 
-    def _submit(self, tx: Transaction, submits: Sequence[tuple[Work, SubmitTask]]) -> list[Work]:
+    def _submit(self, tx: Transaction, submits: Sequence[tuple[Work, SubmitTask]], terms: Terms) -> list[Work]:
         """Submit tasks and return the works that have to take a refusal."""
         refused: dict[int, Work] = {}
-        allowed: list[tuple[Work, SubmitTask, TaskRequest]] = []
+        allowed: list[tuple[Work, SubmitTask, Submit]] = []
         for work, command in submits:
             queues = work.stored.origin.queues
             if queues is not None and command.spec.queue not in queues:
                 _refuse(work, command, queue_not_found(), refused)
             else:
-                allowed.append((work, command, _request(work, command)))
-        answers = self._tasks.submit(tx, [request for _, _, request in allowed]) if allowed else []
-        for (work, command, request), error in zip(allowed, answers, strict=True):
+                # Its gate closes under the lock of its row, which is held now, and only to pause it.
+                is_gate_open = work.stored.instance.control is work.instance.control is Control.ACTIVE
+                allowed.append((work, command, Submit(_request(work, command), is_gate_open=is_gate_open)))
+        answers = self._tasks.submit(tx, [submit for _, _, submit in allowed], terms) if allowed else []
+        for (work, command, submit), error in zip(allowed, answers, strict=True):
             if error is not None:
                 _refuse(work, command, error, refused)
                 continue
             steps = dict(work.instance.steps)
-            steps[command.step] = replace(steps[command.step], task_id=request.task_id)
+            steps[command.step] = replace(steps[command.step], task_id=submit.request.task_id)
             work.instance = replace(work.instance, steps=steps)
         return list(refused.values())
 
@@ -183,14 +198,22 @@ class Advancer:
         instances_insert(tx, [Stored(work.stored.origin, work.instance) for work in good if work.is_new])
         old = [(work, _stored_due(work, now)) for work in good if not work.is_new]
         instances_update(
-            tx, [replace(work.instance, due_at=due_at) for work, due_at in old if _is_changed(work, due_at)]
+            tx,
+            [
+                (work.stored.instance, replace(work.instance, due_at=due_at))
+                for work, due_at in old
+                if _is_changed(work, due_at)
+            ],
         )
         entered: list[tuple[bytes, Step]] = []
-        changed: list[tuple[bytes, Step]] = []
+        changed: list[tuple[bytes, Step, Step]] = []
         for work in good:
+            known, steps = work.stored.instance.steps, work.instance.steps
             for name in sorted(work.changed_steps):
-                rows = changed if name in work.known_steps else entered
-                rows.append((work.instance.id, work.instance.steps[name]))
+                if name in known:
+                    changed.append((work.instance.id, known[name], steps[name]))
+                else:
+                    entered.append((work.instance.id, steps[name]))
         steps_insert(tx, entered)
         steps_update(tx, changed)
         values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
@@ -199,12 +222,11 @@ class Advancer:
         events = [event for work in good for record in work.recorded for event in events_of(work.stored, record)]
         if events:
             events_insert(tx, events, now=now)
-        stimuli_delete(tx, [entry.id for work in good for entry in work.pending])
 
 
 def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
     """Hold instances whose advance raised: NEEDS_RECOVERY with ENGINE_ERROR, their stimuli set aside, nothing lost."""
-    changed: list[Instance] = []
+    changed: list[tuple[Instance, Instance]] = []
     recorded: list[tuple[bytes, Recorded]] = []
     events: list[EventRecord] = []
     for held in helds:
@@ -222,7 +244,7 @@ def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
             due_at=None,
         )
         entry = Entry("instance.needs_recovery", None, {"error": error.to_json()})
-        changed.append(after)
+        changed.append((before, after))
         record = Recorded(after.revision, now, (entry,))
         recorded.append((before.id, record))
         events += events_of(held.stored, record)

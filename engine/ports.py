@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from definitions.graph import Graph
 from definitions.graph_json import UnknownGraphFormat
 from definitions.registry import VersionToStart
 from engine.flow import Flow
+from orbit.clock import Micros
 from orbit.errors import OrbitError, Unavailable
 from pulse.cancellation import Cancel
 from pulse.owned import OwnedVerdict
-from pulse.requests import TaskRequest
+from pulse.submission import Submit
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -24,11 +26,28 @@ if TYPE_CHECKING:
 FLOWS_KEPT = 512
 
 
+@dataclass(slots=True)
+class Terms:
+    """On what terms one advance submits: its instant, and where to count places in backlogs that are taken at its end.
+
+    `places` None asks for each place at once: slower, but then a full queue refuses a task and not the transaction.
+    """
+
+    now: Micros
+    places: Counter[bytes] | None
+
+
 class TaskLayer(Protocol):
     """Pulse, as the engine uses it: everything inside the engine's own transaction, after its instances are locked."""
 
-    def submit(self, tx: Transaction, requests: Sequence[TaskRequest]) -> list[OrbitError | None]:
+    def submit(self, tx: Transaction, submits: Sequence[Submit], terms: Terms) -> list[OrbitError | None]:
         """Submit tasks; for each, in order, None or the refusal."""
+
+    def places_take(self, tx: Transaction, terms: Terms) -> None:
+        """Take the places that submissions have left for the end; as the transaction's last write.
+
+        Raises BacklogShort where they are not all free.
+        """
 
     def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
         """Ask tasks to stop; one that has already ended stays as it is."""

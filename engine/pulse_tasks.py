@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from engine.ports import Terms
 from orbit.errors import OrbitError
 from pulse.cancellation import Cancel, tasks_cancel
 from pulse.gates import gate_close, gate_create, gate_open
 from pulse.owned import OwnedVerdict, owned_continued, owned_settle
-from pulse.requests import TaskRequest
 from pulse.settle import Surroundings
-from pulse.submission import Submit, tasks_submit
+from pulse.submission import Submit, places_take, tasks_submit
 from pulse.tasks import outputs_get
 
 if TYPE_CHECKING:
@@ -24,12 +26,18 @@ class PulseTasks:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
 
-    def submit(self, tx: Transaction, requests: Sequence[TaskRequest]) -> list[OrbitError | None]:
+    def submit(self, tx: Transaction, submits: Sequence[Submit], terms: Terms) -> list[OrbitError | None]:
         """Submit tasks; for each, in order, None or the refusal."""
-        if any(request.retry_of is not None for request in requests):
-            requests = owned_continued(tx, requests)
-        outcomes = tasks_submit(tx, [Submit(request) for request in requests], self._around.on_ready)
+        if any(submit.request.retry_of is not None for submit in submits):
+            requests = owned_continued(tx, [submit.request for submit in submits])
+            submits = [replace(submit, request=request) for submit, request in zip(submits, requests, strict=True)]
+        outcomes = tasks_submit(tx, submits, self._around.on_ready, places=terms.places, now=terms.now)
         return [outcome if isinstance(outcome, OrbitError) else None for outcome in outcomes]
+
+    def places_take(self, tx: Transaction, terms: Terms) -> None:
+        """Take the places that submissions have left for the end. Raises BacklogShort."""
+        if terms.places:
+            places_take(tx, terms.places)
 
     def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
         """Ask tasks to stop; one that has already ended stays as it is."""

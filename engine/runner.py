@@ -4,7 +4,8 @@ Nothing is kept between rounds but hints (when to look for due timers, where the
 nothing, and any number of runners may work on one database, because an instance is advanced only under its row's lock
 and a locked one is left to its holder.
 
-The surprising rule: the first read takes no lock and may be stale; what it found is read again under the locks.
+The surprising rule: the first read takes no lock and may be stale. Instances are read again under their locks; stimuli,
+which never change, are taken away there, and one that is missing was applied meanwhile: then the round begins anew.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import gevent
 from gevent.event import Event
 
 from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, is_set_aside, next_due
-from engine.stimulus import GateQuiet
+from engine.flow import Flow
+from engine.stimulus import GateQuiet, Stimulus
 from engine.store.instances import Stored, instance_due_next, instances_due, instances_lock
 from engine.store.steps import steps_load
 from engine.store.stimuli import Pending, stimuli_probe, stimuli_take
@@ -48,8 +50,9 @@ class Found:
     """What a probe found: instances by id, and the stimuli that named them."""
 
     instance_ids: tuple[bytes, ...]
-    stimulus_ids: tuple[bytes, ...]
+    stimuli: tuple[Pending, ...]
     next_begin: bytes = _BEGINNING  # where the next probe may begin
+    is_full: bool = False  # there may be more
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,16 @@ def _parted(locked: Sequence[Stored], pending: dict[bytes, list[Pending]]) -> tu
             entries = [entry for entry in entries if entry not in quiet]
         held.append(Held(stored, entries, None))
     return held, active
+
+
+def _taken(tx: Transaction, locked: Sequence[Stored], found: Found) -> dict[bytes, list[Pending]]:
+    """Take the stimuli of locked instances, by instance. Raises RunAgain if another runner was first."""
+    by_instance: dict[bytes, list[Pending]] = {stored.instance.id: [] for stored in locked}
+    mine = [entry for entry in found.stimuli if entry.instance_id in by_instance]
+    stimuli_take(tx, [entry.id for entry in mine])
+    for entry in mine:
+        by_instance[entry.instance_id].append(entry)
+    return by_instance
 
 
 class Runner:
@@ -162,7 +175,8 @@ class Runner:
                 continue
             if looked_at:
                 pause = BUSY_SECONDS
-                continue
+                if self._found.is_full:
+                    continue
             until_due = max(self._look_for_due_at - time.monotonic(), 0.001)
             self._woken.wait(min(pause, until_due))
             pause = min(pause * 2, IDLE_SECONDS)
@@ -182,53 +196,51 @@ class Runner:
     def probe(self, tx: Transaction, *, is_due_time: bool) -> tuple[Found, Micros | None]:
         """Find instances to look at, without locks, and say in how many microseconds the next timer is due."""
         stimuli = stimuli_probe(tx, after=self._begin, limit=STIMULI_MAX)
-        instances = dict.fromkeys(instance_id for _, instance_id in stimuli)
+        instances = dict.fromkeys(entry.instance_id for entry in stimuli)
         due_in: Micros | None = None
+        is_full = len(stimuli) == STIMULI_MAX
         if is_due_time:
             now = tx.now()
             due = instances_due(tx, now, newest=self._advancer.formats.newest, limit=INSTANCES_MAX)
             instances |= dict.fromkeys(due)
+            is_full = is_full or len(due) == INSTANCES_MAX
             due_at = instance_due_next(tx, after=now) if len(due) < INSTANCES_MAX else now
             due_in = None if due_at is None else due_at - now
         chosen = tuple(instances)[:INSTANCES_MAX]
+        is_full = is_full or len(instances) > INSTANCES_MAX
         wanted = frozenset(chosen)
-        ids = tuple(stimulus_id for stimulus_id, instance_id in stimuli if instance_id in wanted)
-        is_whole = len(stimuli) == STIMULI_MAX and len(ids) == len(stimuli)
-        return Found(chosen, ids, stimuli[-1][0] if is_whole else _BEGINNING), due_in
+        named = tuple(entry for entry in stimuli if entry.instance_id in wanted)
+        is_whole = len(stimuli) == STIMULI_MAX and len(named) == len(stimuli)
+        return Found(chosen, named, stimuli[-1].id if is_whole else _BEGINNING, is_full), due_in
 
     def advance(self, tx: Transaction, found: Found) -> tuple[list[Work], Micros]:
         """Lock what was found, read it again, advance it and write; what others hold or have done is left out."""
-        locked = instances_lock(tx, found.instance_ids, newest=self._advancer.formats.newest)
-        pending = self._pending(tx, locked, found)
+        newest = self._advancer.formats.newest
+        flows, locked = self._readable(tx, instances_lock(tx, found.instance_ids, newest=newest))
+        pending = _taken(tx, locked, found)
         held, active = _parted(locked, pending)
-        works = self._works(tx, active, pending)
+        steps = steps_load(tx, [stored.instance.id for stored in active]) if active else {}
+        works = []
+        for stored in active:
+            identifier = stored.instance.id
+            entries = pending[identifier]
+            stimuli: list[Stimulus] = [entry.stimulus for entry in entries]
+            works.append(Work(stored.with_steps(steps[identifier]), flows[identifier], stimuli, entries))
         now = tx.now()
         hold(tx, held, now=now)
         self._advancer.run(tx, works, now=now)
         return works, now
 
-    def _pending(self, tx: Transaction, locked: Sequence[Stored], found: Found) -> dict[bytes, list[Pending]]:
-        by_instance: dict[bytes, list[Pending]] = {stored.instance.id: [] for stored in locked}
-        if locked and found.stimulus_ids:
-            for entry in stimuli_take(tx, found.stimulus_ids):
-                if entry.instance_id in by_instance:
-                    by_instance[entry.instance_id].append(entry)
-        return by_instance
-
-    def _works(self, tx: Transaction, locked: Sequence[Stored], pending: dict[bytes, list[Pending]]) -> list[Work]:
-        steps = steps_load(tx, [stored.instance.id for stored in locked]) if locked else {}
-        works = []
+    def _readable(self, tx: Transaction, locked: Sequence[Stored]) -> tuple[dict[bytes, Flow], list[Stored]]:
+        """Find the flows of instances; what a newer node has published is left to it."""
+        flows: dict[bytes, Flow] = {}
         for stored in locked:
             origin, identifier = stored.origin, stored.instance.id
             try:
-                flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+                flows[identifier] = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
             except Unavailable as newer:
-                # What a newer node has published is left to it.
                 _log.warning("instance.left_to_newer_node", extra={"instance_id": identifier, "error": newer.message})
-                continue
-            entries = pending[identifier]
-            works.append(Work(stored.with_steps(steps[identifier]), flow, [e.stimulus for e in entries], entries))
-        return works
+        return flows, [stored for stored in locked if stored.instance.id in flows]
 
     def _isolate(self, found: Found, error: Exception) -> None:
         """Run a failed batch again in halves, down to the one instance that fails, and hold that one."""
@@ -238,7 +250,7 @@ class Runner:
                 self._hold(found, error)
             return
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-            part = Found(half, found.stimulus_ids)
+            part = Found(half, found.stimuli)
             try:
                 self._database.transaction(partial(self.advance, found=part), pool=Pool.DISPATCH)
             except Unavailable:
@@ -251,7 +263,7 @@ class Runner:
     def _hold(self, found: Found, error: Exception) -> None:
         def hold_one(tx: Transaction) -> None:
             locked = instances_lock(tx, found.instance_ids, newest=self._advancer.formats.newest)
-            pending = self._pending(tx, locked, found)
+            pending = _taken(tx, locked, found)
             hold(tx, [Held(stored, pending[stored.instance.id], error) for stored in locked], now=tx.now())
 
         self._database.transaction(hold_one, pool=Pool.DISPATCH)

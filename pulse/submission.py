@@ -2,7 +2,8 @@
 
 A replay wins over every refusal. A refused item leaves nothing behind and touches no other item of its batch. Locks:
 receipts (sorted), then pure inserts, then the backlog rows last. Where the whole batch fits, one conditional update
-takes its places at the very end; only a nearly full queue is locked first and granted item by item, as they came.
+takes its places at the very end of the transaction; only a nearly full queue is locked first and granted item by item,
+as they came.
 """
 
 from __future__ import annotations
@@ -45,10 +46,14 @@ OnReady = Callable[[Mapping[bytes, "Micros"]], None]
 
 
 class Submit(Struct, frozen=True):
-    """One item to accept. `command` is None for owners that guard against repeats themselves (the engine)."""
+    """One item to accept. `command` is None for owners that guard against repeats themselves (the engine).
+
+    `is_gate_open` says that the owner knows that: it closes gates only under a lock that it holds now.
+    """
 
     request: TaskRequest
     command: Command | None = None
+    is_gate_open: bool = False
 
 
 @dataclass(slots=True)
@@ -70,16 +75,33 @@ class _Draft:
         return self.outcome is None
 
 
-class _BacklogShort(Exception):
-    """Not all of a batch's places are free."""
+class BacklogShort(Exception):
+    """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
 
 
 def tasks_accept(database: Database, submits: Sequence[Submit], on_ready: OnReady) -> list[Answer | OrbitError]:
     """Accept a batch in one transaction of its own; one outcome for each item, in order."""
     try:
-        return database.transaction(lambda tx: tasks_submit(tx, submits, on_ready, is_roomy=True))
-    except _BacklogShort:
+        return database.transaction(lambda tx: _accept_roomy(tx, submits, on_ready))
+    except BacklogShort:
         return database.transaction(lambda tx: tasks_submit(tx, submits, on_ready))
+
+
+def _accept_roomy(tx: Transaction, submits: Sequence[Submit], on_ready: OnReady) -> list[Answer | OrbitError]:
+    places: Counter[bytes] = Counter()
+    outcomes = tasks_submit(tx, submits, on_ready, places=places)
+    places_take(tx, places)
+    return outcomes
+
+
+def places_take(tx: Transaction, places: Mapping[bytes, int]) -> None:
+    """Take the places that `tasks_submit` has left for later, as the last writes of a transaction.
+
+    Raises BacklogShort where they are not all free.
+    """
+    for queue_id in sorted(places):
+        if not backlog_take(tx, queue_id, places[queue_id]):
+            raise BacklogShort
 
 
 def tasks_submit(
@@ -87,26 +109,28 @@ def tasks_submit(
     submits: Sequence[Submit],
     on_ready: OnReady,
     *,
-    is_roomy: bool = False,
+    places: Counter[bytes] | None = None,
+    now: Micros | None = None,
 ) -> list[Answer | OrbitError]:
     """Accept a batch inside the caller's transaction; one outcome for each item, in order.
 
-    With `is_roomy` the places are taken at the end, and _BacklogShort is raised where they are not all free.
+    With `places` nobody is refused for want of room: the places in the queues' backlogs are counted there, for the
+    caller to take at its end. `now` is the instant of a caller that has read it after its own last lock.
     """
     drafts = [_Draft(submit, submit.request.task_id or new_id()) for submit in submits]
     _replay(tx, drafts)
     _find_queues(tx, drafts)
-    now = tx.now()
+    now = tx.now() if now is None else now
     _resolve_times(drafts, now=now)
     _find_lanes(tx, drafts, now=now)
     _find_gates(tx, drafts)
     accepted = [draft for draft in drafts if draft.is_open]
     receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
-    if not is_roomy:
+    if places is None:
         accepted = _grant(tx, accepted)
+    else:
+        places.update(draft.queue_id for draft in accepted)
     entries = _insert(tx, accepted, now=now)
-    if is_roomy:
-        _take_all(tx, accepted)
     for draft in accepted:
         draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
     if entries:
@@ -211,7 +235,7 @@ def _find_lanes(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> No
 
 def _find_gates(tx: Transaction, drafts: Sequence[_Draft]) -> None:
     """Hold what stands behind a closed gate. The gate's lock comes before the inserts, which wait for nobody."""
-    gated = [draft for draft in drafts if draft.is_open and draft.submit.request.gate_id is not None]
+    gated = [d for d in drafts if d.is_open and d.submit.request.gate_id is not None and not d.submit.is_gate_open]
     if gated:
         gates = gates_lock(tx, {gate_id for d in gated if (gate_id := d.submit.request.gate_id) is not None})
         closed = {gate.id for gate in gates if not gate.is_open}
@@ -247,13 +271,6 @@ def _grant(tx: Transaction, drafts: Sequence[_Draft]) -> list[_Draft]:
     receipts_delete(tx, refused)
     backlog_move(tx, Counter(draft.queue_id for draft in granted))
     return granted
-
-
-def _take_all(tx: Transaction, drafts: Sequence[_Draft]) -> None:
-    places = Counter(draft.queue_id for draft in drafts)
-    for queue_id in sorted(places):
-        if not backlog_take(tx, queue_id, places[queue_id]):
-            raise _BacklogShort
 
 
 def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[dict[str, Any]]:

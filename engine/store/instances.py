@@ -19,6 +19,7 @@ from engine.instance import Failure, Instance, Pause, Step
 from engine.states import Control, Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
+from orbit.database.alike import Change, changes_write
 from orbit.database.ids import ids_in, through
 from orbit.formats import FIRST
 from orbit.jsontext import dumps
@@ -170,10 +171,18 @@ def instances_insert(tx: Transaction, rows: Sequence[Stored]) -> None:
     tx.insert(table, [{**_origin_columns(row), "id": row.instance.id, **_columns(row.instance)} for row in rows])
 
 
-def instances_update(tx: Transaction, changed: Sequence[Instance]) -> None:
-    """Write the state of locked instances; every one of them must be there."""
-    matched = tx.update_many(table, rows=[{"id": instance.id, **_columns(instance)} for instance in changed])
-    assert matched == len(changed), f"wrote {matched} of {len(changed)} locked instances"
+def instances_update(tx: Transaction, changed: Sequence[tuple[Instance, Instance]]) -> None:
+    """Write locked instances, each as it was and as it is now; every one of them must be there."""
+    changes = [change for before, after in changed if (change := _change(before, after)).values or change.grown]
+    matched = changes_write(tx, table, changes)
+    assert matched == len(changes), f"wrote {matched} of {len(changes)} locked instances"
+
+
+def _change(before: Instance, after: Instance) -> Change:
+    was, now = _columns(before), _columns(after)
+    grown = {"revision": after.revision} if after.revision == before.revision + 1 else {}
+    values = {name: value for name, value in now.items() if value != was[name] and name not in grown}
+    return Change({"id": after.id}, values, grown)
 
 
 def _columns(instance: Instance) -> dict[str, Any]:

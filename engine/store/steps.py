@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, LargeBinary, func, select
 
 from engine.instance import Step
 from engine.tables import step as table
+from orbit.database.alike import Change, changes_write
 from orbit.database.ids import ids_in, through
 from orbit.jsontext import dumps
 
@@ -28,6 +29,7 @@ def _packed(name: str) -> ColumnElement[Any]:
 _OF_INSTANCES = through(
     select(table.c.instance_id, func.json_array(*map(_packed, Step.__struct_fields__)).label("packed")), table
 ).where(ids_in(table.c.instance_id))
+_NULLABLE = tuple(column.name for column in table.c if column.nullable)
 _DECODER = msgspec.json.Decoder(list[Step])
 
 
@@ -45,20 +47,36 @@ def steps_load(tx: Transaction, instance_ids: Sequence[bytes]) -> dict[bytes, di
 
 def steps_insert(tx: Transaction, entered: Sequence[tuple[bytes, Step]]) -> None:
     """Write steps that were entered, each with its instance's id."""
-    tx.insert(table, [_columns(instance_id, step) for instance_id, step in entered])
+    rows = [_columns(instance_id, step) for instance_id, step in entered]
+    # Most columns are empty in most steps: what is empty in all of them is left to the column's default.
+    empty = [name for name in _NULLABLE if all(row[name] is None for row in rows)]
+    for row in rows:
+        for name in empty:
+            del row[name]
+    tx.insert(table, rows)
 
 
-def steps_update(tx: Transaction, changed: Sequence[tuple[bytes, Step]]) -> None:
-    """Write steps of locked instances that had a row; every one of them must be there."""
-    rows = [_columns(instance_id, step) for instance_id, step in changed]
-    matched = tx.update_many(table, key=("instance_id", "step"), rows=rows)
-    assert matched == len(rows), f"wrote {matched} of {len(rows)} steps"
+def steps_update(tx: Transaction, changed: Sequence[tuple[bytes, Step, Step]]) -> None:
+    """Write steps of locked instances, each as it was and as it is now; every one of them must be there."""
+    changes = [_change(instance_id, before, after) for instance_id, before, after in changed if before != after]
+    matched = changes_write(tx, table, changes)
+    assert matched == len(changes), f"wrote {matched} of {len(changes)} steps"
+
+
+def _change(instance_id: bytes, before: Step, after: Step) -> Change:
+    values = _values(after)
+    was, now = msgspec.structs.astuple(before), msgspec.structs.astuple(after)
+    names = [name for name, old, new in zip(Step.__struct_fields__, was, now, strict=True) if old != new]
+    key = {"instance_id": instance_id, "step": after.id}
+    return Change(key, {name: values[name] for name in names}, {})
 
 
 def _columns(instance_id: bytes, step: Step) -> dict[str, Any]:
+    return {"instance_id": instance_id, "step": step.id, **_values(step)}
+
+
+def _values(step: Step) -> dict[str, Any]:
     return {
-        "instance_id": instance_id,
-        "step": step.id,
         "state": step.state.value,
         "reason": None if step.reason is None else step.reason.value,
         "chosen": step.chosen,

@@ -1,6 +1,8 @@
 """Statements about stimuli: pure inserts by whoever causes them, read and deleted under the instance's lock.
 
-The probe reads plainly along the primary key. A stimulus whose instance is locked elsewhere stays and is found again.
+The probe reads plainly along the primary key, whole rows, which never change. Who holds the instance's lock takes them
+away first: what another runner has applied meanwhile is then missed. One whose instance is locked elsewhere stays and
+is found again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from sqlalchemy import bindparam, false, select, true
 from engine.instance import Failure
 from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, SignalReceived, TaskEnded
 from engine.tables import stimulus as table
-from orbit.database.ids import ids_in, through
+from orbit.database import RunAgain
 from orbit.ids import new_id
 from orbit.jsontext import dumps
 
@@ -40,27 +42,14 @@ class Pending:
 
 
 _PROBE = (
-    select(table.c.id, table.c.instance_id)
-    .where(table.c.held == false(), table.c.id > bindparam("after"))
-    .order_by(table.c.held, table.c.id)
+    select(table).where(table.c.held == false(), table.c.id > bindparam("after")).order_by(table.c.held, table.c.id)
 )
 _HELD = select(table).where(table.c.held == true(), table.c.instance_id == bindparam("instance_id"))
-_TAKE = (
-    through(select(table), table).where(table.c.held == false(), ids_in(table.c.id)).order_by(table.c.held, table.c.id)
-)
 
 
-def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-    """List stimuli as (id, instance id), the oldest first. Plain read; `after` is an id, b"" for the beginning."""
-    return [(row.id, row.instance_id) for row in tx.rows(_PROBE.limit(limit), {"after": after})]
-
-
-def stimuli_take(tx: Transaction, ids: Sequence[bytes]) -> list[Pending]:
-    """Read stimuli of locked instances; those that another runner has applied meanwhile are gone.
-
-    `ids` is not empty.
-    """
-    return [_pending(row) for row in tx.rows(_TAKE, {"ids": ids})]
+def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[Pending]:
+    """List stimuli, the oldest first. Plain read; `after` is an id, b"" for the beginning."""
+    return [_pending(row) for row in tx.rows(_PROBE.limit(limit), {"after": after})]
 
 
 def stimuli_insert(tx: Transaction, found: Sequence[tuple[bytes, StoredStimulus]]) -> None:
@@ -68,17 +57,14 @@ def stimuli_insert(tx: Transaction, found: Sequence[tuple[bytes, StoredStimulus]
     tx.insert(table, [_columns(instance_id, stimulus) for instance_id, stimulus in found])
 
 
-def stimuli_delete(tx: Transaction, ids: Sequence[bytes]) -> None:
-    """Delete what was applied; every one must be there, since only the holder of the instance's lock deletes."""
-    matched = tx.delete_many(table, [{"held": False, "id": identifier} for identifier in ids])
-    assert matched == len(ids), f"deleted {matched} of {len(ids)} stimuli"
+def stimuli_take(tx: Transaction, ids: Sequence[bytes]) -> None:
+    """Take stimuli of locked instances away, to be applied. Raises RunAgain if another runner has applied some."""
+    if tx.delete_many(table, [{"held": False, "id": identifier} for identifier in ids]) != len(ids):
+        raise RunAgain
 
 
 def stimuli_hold(tx: Transaction, pending: Sequence[Pending]) -> None:
-    """Set stimuli aside with their instance, out of the probe's way, until a person has looked at it."""
-    if not pending:
-        return
-    stimuli_delete(tx, [entry.id for entry in pending])
+    """Set stimuli that were taken aside with their instance, out of the probe's way, until a person has looked."""
     tx.insert(table, [{**_columns(entry.instance_id, entry.stimulus), "held": True} for entry in pending])
 
 

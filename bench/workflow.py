@@ -1,0 +1,270 @@
+"""W2: workflow instances from their start over HTTP to their recorded end, on one node process and a durable database.
+
+    python -m bench.workflow [--instances 2000] [--database-url mysql+pymysql://user:password@host/name]
+
+Each instance is a task, a branch, two parallel tasks, their join and a final task. Everything else is as in
+`bench.pipeline`; what is measured and how stands in `bench/README.md`.
+"""
+
+import argparse
+import contextlib
+import os
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from sqlalchemy import make_url
+
+from api.bootstrap import Wanted, bootstrap_to_file
+from bench.pipeline import (
+    LIMITS,
+    ROOT,
+    SECONDS_MAX,
+    SETTLE_SECONDS,
+    Link,
+    bare_round_trip_micros,
+    node_process,
+    own_database,
+    process,
+    wait_a_moment,
+)
+from bench.waiting_instances import waiting_copies
+from migrations.upgrade import upgrade
+from orbit.clock import to_rfc3339
+from orbit.database import Database
+from orbit.store.tenancy import NamespaceName
+from tests.support.waiting import wait_until
+
+STEPS = 5
+WARM_UP = 5
+WORKFLOW = """
+orbit: weave/1
+workflow: bench
+version: 1
+input: {type: object, required: [amount], properties: {amount: {type: number}}}
+defaults: {queue: bench, start_within: 1h}
+steps:
+  - id: first
+    task: weigh@1
+    input: {amount: "${ input.amount }"}
+    output: {type: object, required: [risk], properties: {risk: {type: number}}}
+  - id: route
+    branch:
+      - when: steps.first.output.risk > 0.8
+        steps: [{id: hold, wait: {for: 1d}}]
+      - else: []
+  - id: both
+    parallel:
+      join: all
+      branches:
+        left: [{id: left, task: noop@1}]
+        right: [{id: right, task: noop@1}]
+  - id: last
+    task: noop@1
+    input: {risk: "${ steps.first.output.risk }"}
+output: {risk: "${ steps.first.output.risk }"}
+"""
+WAITING = """
+orbit: weave/1
+workflow: waits
+version: 1
+steps:
+  - id: long
+    wait: {for: 30d}
+"""
+
+
+def main() -> None:
+    """Read the command line, set everything up, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database-url", help="an empty or Orbit's own database; MySQL of its own if not given")
+    parser.add_argument("--instances", type=int, default=2_000)
+    parser.add_argument("--clients", type=int, default=32, help="connections that start instances at once")
+    parser.add_argument("--samples", type=int, default=100, help="instances, one at a time, for the latency")
+    parser.add_argument("--capacity", type=int, default=256, help="tasks that the worker runs at once")
+    parser.add_argument("--open", type=int, nargs="*", default=[1_000, 200_000], help="waiting instances meanwhile")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="orbit-bench-"))
+    try:
+        with contextlib.ExitStack() as stack:
+            url = options.database_url or stack.enter_context(own_database(folder))
+            measure(stack, folder, url, options)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(stack: contextlib.ExitStack, folder: Path, database_url: str, options: argparse.Namespace) -> None:
+    """Run all parts and print their figures."""
+    upgrade(database_url)
+    credentials = folder / "credentials.json"
+    name = NamespaceName(f"bench-{secrets.token_hex(4)}", "default", "bench")
+    with contextlib.closing(Database.open(database_url)) as database:
+        token = bootstrap_to_file(database, Wanted(name, "bench", LIMITS, worker_access=True), credentials).token.text()
+    node, node_url = stack.enter_context(node_process(folder, database_url))
+    environment = {"ORBIT_URL": node_url, "ORBIT_CREDENTIALS_FILE": str(credentials)}
+    link = Link(node_url, token, "", node.pid)
+    link.queue_id = next(queue["id"] for queue in link.call("GET", "/v1/queues") if queue["name"] == "bench")
+    for text in (WORKFLOW, WAITING):
+        link.call("POST", "/v1/workflows", {"source": text})
+    wait_a_moment(SETTLE_SECONDS)
+    print(f"load average           {os.getloadavg()[0]:.2f}")
+    print(f"bare round trip        {bare_round_trip_micros(database_url):.0f} us (median of `select 1`, PyMySQL alone)")
+    print(f"node resident, idle    {link.resident_mib():.0f} MiB")
+    worker_environment = environment | {"BENCH_CAPACITY": str(options.capacity)}
+    worker = stack.enter_context(
+        process([str(ROOT / "bench" / "worker.py")], folder / "worker.log", worker_environment)
+    )
+    others = Others(worker.pid, database_pid(database_url))
+    wait_until(lambda: link.call("GET", "/v1/workers"), 60, what="the worker's connection")
+    one_at_a_time(link, options.samples)
+    costs = [end_to_end(link, others, environment, options)]
+    apart(link, others, environment, options)
+    for wanted in options.open:
+        seed = link.call("POST", "/v1/instances", {"workflow": "waits"})["instance"]["id"]
+        waiting_copies(database_url, seed, wanted)
+        print(f"open instances         {wanted}")
+        costs.append(end_to_end(link, others, environment, options))
+    if len(costs) > 1:
+        print(f"cost, most to fewest   {costs[-1] / costs[1]:.2f} (node CPU for an instance)")
+    print(f"node resident, after   {link.resident_mib():.0f} MiB")
+
+
+@dataclass(frozen=True)
+class Others:
+    """The processes beside the node; a database on another machine has none here."""
+
+    worker: int
+    database: int | None
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Read how much CPU time each has used."""
+        return {"worker": cpu_seconds(self.worker), "database": cpu_seconds(self.database) if self.database else 0.0}
+
+
+def database_pid(database_url: str) -> int | None:
+    """Find the server's process, if it runs on this machine and we may look."""
+    url = make_url(database_url)
+    connection = pymysql.connect(
+        host=url.host, port=url.port or 3306, user=url.username, password=url.password or "", ssl_disabled=True
+    )
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@datadir, @@pid_file")
+        ((folder, name),) = cursor.fetchall()
+    try:
+        return int((Path(folder) / name).read_text())
+    except OSError:
+        return None
+
+
+def cpu_seconds(pid: int) -> float:
+    """Read a process's CPU time."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def one_at_a_time(link: Link, samples: int) -> None:
+    """Start one instance at a time on the idle system; measure to its recorded end, by the database's clock."""
+    millis = []
+    seen = []
+    for sample in range(samples + WARM_UP):
+        began = time.monotonic()
+        answer = link.call("POST", "/v1/instances", {"workflow": "bench", "input": {"amount": 90}})["instance"]
+        instance = _ended(link, answer["id"])
+        if sample >= WARM_UP:  # the first ones warm caches up
+            seen.append((time.monotonic() - began) * 1e3)
+            millis.append(_micros(instance, "finished_at") - _micros(instance, "started_at"))
+    recorded, felt = sorted(each / 1e3 for each in millis), sorted(seen)
+    print(f"one instance, idle     p50 {statistics.median(recorded):.1f} ms, p99 {_p99(recorded):.1f} ms "
+          f"from its start to its recorded end ({samples} samples)")  # fmt: skip
+    print(f"  as its client saw    p50 {statistics.median(felt):.1f} ms, p99 {_p99(felt):.1f} ms")
+
+
+def _p99(ordered: list[float]) -> float:
+    return ordered[min(len(ordered) - 1, round(len(ordered) * 0.99) - 1)]
+
+
+def _ended(link: Link, identifier: str) -> Any:
+    revision = ""
+    while True:
+        waiting = f"?wait_seconds=30{revision}"
+        instance = link.call("GET", f"/v1/instances/{identifier}{waiting}")
+        if instance["finished_at"] is not None:
+            return instance
+        revision = f"&after_revision={instance['revision']}"
+
+
+def _micros(instance: Any, name: str) -> float:
+    seconds, _, fraction = instance[name].removesuffix("Z").partition(".")
+    return time.mktime(time.strptime(seconds, "%Y-%m-%dT%H:%M:%S")) * 1e6 + int(fraction.ljust(6, "0"))
+
+
+def end_to_end(link: Link, others: Others, environment: dict[str, str], options: argparse.Namespace) -> float:
+    """Start instances while the worker works; measure to the last end. Return the node's CPU microseconds for one."""
+    before = link.counters() | others.cpu_seconds()
+    since = to_rfc3339(int(time.time() * 1e6))
+    began = time.monotonic()
+    run_starter(environment, options, "both")
+    wait_ended(link, since)
+    seconds = time.monotonic() - began
+    after = link.counters() | others.cpu_seconds()
+    count = options.instances
+    spent = {name: after[name] - before[name] for name in after}
+    print(f"end to end             {count / seconds:.0f} instances/s, {count * STEPS / seconds:.0f} steps/s "
+          f"({count} instances, {seconds:.1f} s)")  # fmt: skip
+    print(f"per step               {spent['transactions'] / count / STEPS:.3f} transactions, "
+          f"{spent['statements'] / count / STEPS:.2f} statements")  # fmt: skip
+    cost = float(spent["cpu"] / count * 1e6)
+    print(f"per instance           {cost:.0f} us of node CPU, {spent['database'] / count * 1e6:.0f} of the database's, "
+          f"{spent['worker'] / count * 1e6:.0f} of the worker's")  # fmt: skip
+    return cost
+
+
+def apart(link: Link, others: Others, environment: dict[str, str], options: argparse.Namespace) -> None:
+    """Start instances while the queue is paused, then let them run to their ends."""
+    link.pause(paused=True)
+    since = to_rfc3339(int(time.time() * 1e6))
+    seconds = run_starter(environment, options, "apart")
+    print(f"start, nothing else    {options.instances / seconds:.0f} instances/s")
+    before = link.counters() | others.cpu_seconds()
+    began = time.monotonic()
+    link.pause(paused=False)
+    wait_ended(link, since)
+    seconds = time.monotonic() - began
+    after = link.counters() | others.cpu_seconds()
+    spent = {name: (after[name] - before[name]) / options.instances * 1e6 for name in after}
+    print(f"drain, nothing else    {options.instances / seconds:.0f} instances/s")
+    print(f"per instance           {spent['cpu']:.0f} us of node CPU, {spent['database']:.0f} of the database's, "
+          f"{spent['worker']:.0f} of the worker's")  # fmt: skip
+
+
+def wait_ended(link: Link, since: str) -> None:
+    """Wait until every instance that was started since then has ended, all of them well."""
+    listed = f"/v1/instances?workflow=bench&created_after={since}&limit=1&state="
+    while True:
+        link.wait_drained()
+        if not link.call("GET", listed + "RUNNING"):
+            break
+    if link.call("GET", listed + "NEEDS_RECOVERY") or link.call("GET", listed + "FAILED"):
+        sys.exit("an instance has failed")
+
+
+def run_starter(environment: dict[str, str], options: argparse.Namespace, prefix: str) -> float:
+    """Run the starter to its end and return the seconds that it measured."""
+    command = [sys.executable, "-m", "bench.starter", str(options.instances), str(options.clients), prefix]
+    done = subprocess.run(  # noqa: S603  (our own command)
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment
+    )
+    assert 0 < float(done.stdout) < SECONDS_MAX
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    main()
