@@ -7,9 +7,11 @@ tasks. Everything is finite because every step kind has a bound of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from definitions import joins
+from definitions.joins import Needs
 from definitions.limits import ATTEMPTS_LOST_MAX, DEFERRALS_MAX, VALUE_BYTES_MAX
 
 # What a node leaves behind beside its values: its row, its history and its task rows, rounded up.
@@ -26,6 +28,8 @@ class Bounds:
     concurrent_tasks: int = 0
     stored_bytes: int = 0
     active_seconds: float = 0.0
+    # Tasks of branches that lost their join: they may still run beside whatever comes next. Part of the above.
+    lingering_tasks: int = 0
 
 
 NOTHING = Bounds()
@@ -39,9 +43,10 @@ def sequence(parts: Iterable[Bounds]) -> Bounds:
             tasks=total.tasks + part.tasks,
             attempts=total.attempts + part.attempts,
             rounds=total.rounds + part.rounds,
-            concurrent_tasks=max(total.concurrent_tasks, part.concurrent_tasks),
+            concurrent_tasks=max(total.concurrent_tasks, total.lingering_tasks + part.concurrent_tasks),
             stored_bytes=total.stored_bytes + part.stored_bytes,
             active_seconds=total.active_seconds + part.active_seconds,
+            lingering_tasks=total.lingering_tasks + part.lingering_tasks,
         )
     return total
 
@@ -57,21 +62,27 @@ def choice(parts: Iterable[Bounds]) -> Bounds:
             concurrent_tasks=max(total.concurrent_tasks, part.concurrent_tasks),
             stored_bytes=max(total.stored_bytes, part.stored_bytes),
             active_seconds=max(total.active_seconds, part.active_seconds),
+            lingering_tasks=max(total.lingering_tasks, part.lingering_tasks),
         )
     return total
 
 
-def parallel(parts: Iterable[Bounds]) -> Bounds:
-    """Return the bounds of parts that run side by side."""
-    every = list(parts)
-    together = sequence(every)
-    return Bounds(
-        tasks=together.tasks,
-        attempts=together.attempts,
-        rounds=together.rounds,
-        concurrent_tasks=sum(part.concurrent_tasks for part in every),
-        stored_bytes=together.stored_bytes,
-        active_seconds=max((part.active_seconds for part in every), default=0.0),
+def parallel(lanes: Mapping[str, Bounds], needs: Needs, *, enough: int | None = None) -> Bounds:
+    """Return the bounds of lanes that run side by side, in the order of what they need.
+
+    `enough` is how many of them must be done for the flow to go on while the others may still run.
+    """
+    together = sequence(lanes.values())
+    lingering = together.lingering_tasks
+    if enough is not None:
+        at_its_end = sorted(part.concurrent_tasks - part.lingering_tasks for part in lanes.values())
+        lingering = sum(part.concurrent_tasks for part in lanes.values()) - sum(at_its_end[:enough])
+    alone = joins.widest(needs, {name: part.concurrent_tasks - part.lingering_tasks for name, part in lanes.items()})
+    return replace(
+        together,
+        concurrent_tasks=alone + together.lingering_tasks,
+        active_seconds=joins.longest(needs, {name: part.active_seconds for name, part in lanes.items()}),
+        lingering_tasks=min(lingering, alone + together.lingering_tasks),
     )
 
 

@@ -44,8 +44,8 @@ def facts_of(node: Node) -> list[str]:
             return [code]
         case SetSpec(values=values) if isinstance(values.source, dict):
             return [", ".join(values.source)]
-        case JoinSpec(policy=policy):
-            return [policy]
+        case JoinSpec():
+            return [node.spec.words]
         case _:
             return []
 

@@ -10,7 +10,7 @@ import gc
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from definitions import limits
 from definitions.bounds import Bounds
@@ -91,14 +91,7 @@ def _compile(source: Source, findings: Findings) -> Graph | None:
         return None
     woven = Weaver(model, source, findings).weave()
     timeout = _timeout(model, woven.bounds, findings)
-    proven = Bounds(
-        tasks=woven.bounds.tasks,
-        attempts=woven.bounds.attempts,
-        rounds=woven.bounds.rounds,
-        concurrent_tasks=woven.bounds.concurrent_tasks,
-        stored_bytes=woven.bounds.stored_bytes,
-        active_seconds=min(woven.bounds.active_seconds, timeout),
-    )
+    proven = replace(woven.bounds, active_seconds=min(woven.bounds.active_seconds, timeout))
     _check_bounds(model, proven, findings)
     if findings or model.workflow is None or model.version is None:
         return None

@@ -102,6 +102,8 @@ class _Side:
         for node in graph.nodes:  # in topological order
             for source, _ in ways[node.id]:
                 self.ancestors[node.id] |= {source} | self.ancestors[source]
+        # How a block ends is part of what it means from its beginning on.
+        self.policies = {node.spec.opens: node.spec.words for node in graph.nodes if isinstance(node.spec, JoinSpec)}
         self.ways: dict[str, Ways] = {step: frozenset(found) for step, found in ways.items()}
 
 
@@ -155,6 +157,9 @@ def _of_the_steps(before: _Side, after: _Side) -> tuple[dict[str, None], list[Re
                 reasons.append(Reason(step, "is gone", None, None))
             continue
         differences = _differences(node, other)
+        policies = before.policies.get(step), after.policies.get(step)
+        if policies[0] is not None and policies[1] is not None and policies[0] != policies[1]:
+            differences.append(("join", policies[0], policies[1]))
         if before.ways[step] != after.ways[step]:
             ways = sorted(map(_way, before.ways[step])), sorted(map(_way, after.ways[step]))
             differences.append(("comes after", ", ".join(ways[0]) or "the start", ", ".join(ways[1]) or "the start"))
@@ -184,7 +189,7 @@ def _differences(old: Node, new: Node) -> list[tuple[str, str, str]]:
 
 
 def _meaning_of_node(node: Node) -> dict[str, Json]:
-    spec = _meaning(node.spec)
+    spec = {} if isinstance(node.spec, JoinSpec) else _meaning(node.spec)  # its policy is its opener's
     flat = {"kind": node.kind.value, "when": _meaning(node.when), **(spec if isinstance(spec, dict) else {})}
     task = flat.pop("task", None)
     # A poll's task has a bound, and so has the poll.

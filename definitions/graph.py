@@ -7,6 +7,9 @@ a node is *entered* when all its incoming edges are decided; it runs if at least
 Edges are decided when their source is decided. An edge is live when its source was live and ended SUCCEEDED, or was
 skipped by its own `when` (the flow goes on past it), and, for an edge that leaves a BRANCH, when its `case` is the
 chosen one. FAILED, CANCELLED and dead-path SKIPPED sources make dead edges.
+
+The lanes of a FORK are its branches, or the steps of its dependency graph. A join with another policy than `all` is
+judged by the outcomes of its lanes, not by its edges; so is a step with `needs`, by the lanes that it needs.
 """
 
 from __future__ import annotations
@@ -27,13 +30,22 @@ class NodeKind(StrEnum):
 
     TASK = "TASK"  # one Pulse task
     BRANCH = "BRANCH"  # chooses one case; its outgoing edges carry `case`
-    FORK = "FORK"  # starts every branch of a `parallel` block
+    FORK = "FORK"  # starts every branch of a `parallel` block, or every step of it that needs no other
     JOIN = "JOIN"  # ends a branch or parallel block
     WAIT = "WAIT"  # a durable timer, or a signal with its bound
     POLL = "POLL"  # bounded rounds, each one Pulse task
     SET = "SET"  # values computed from what is known
     FAIL = "FAIL"  # ends the instance FAILED
     RETURN = "RETURN"  # ends the instance SUCCEEDED
+
+
+class JoinPolicy(StrEnum):
+    """When a join lets the flow go on, judged over the outcomes of its lanes: done, skipped, failed, cancelled."""
+
+    ALL = "all"  # no lane has failed and all have ended; a failure holds the instance, or ends it
+    ANY = "any"  # one lane is done; the others lose
+    AT_LEAST = "at_least"  # so many lanes are done; the others lose
+    SETTLED = "settled"  # all lanes have ended, however
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +157,42 @@ class ReturnSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSpec:
-    """How the incoming edges of a JOIN are judged; `all` is the only policy of language weave/1 so far."""
+class LaneSpec:
+    """One lane of a FORK: a named branch, or one step of a dependency graph with the lanes that it needs."""
 
-    policy: str
+    label: str
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForkSpec:
+    """The lanes of a FORK in a topological order of their needs."""
+
+    lanes: tuple[LaneSpec, ...]
+
+    @property
+    def has_needs(self) -> bool:
+        """Tell whether the lanes are the steps of a dependency graph with an order of its own."""
+        return any(lane.needs for lane in self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSpec:
+    """How a JOIN is judged; a BRANCH is always closed by `all`."""
+
+    policy: JoinPolicy
     opens: str  # the BRANCH or FORK node that this join closes
+    at_least: int = 0  # the lanes that AT_LEAST needs
+
+    @property
+    def needed(self) -> int:
+        """Give how many lanes must be done; 0 where the policy counts none."""
+        return 1 if self.policy is JoinPolicy.ANY else self.at_least
+
+    @property
+    def words(self) -> str:
+        """Write the policy as the language does."""
+        return f"at least {self.at_least}" if self.policy is JoinPolicy.AT_LEAST else self.policy.value
 
 
 Spec = (
@@ -162,6 +205,7 @@ Spec = (
     | SetSpec
     | FailSpec
     | ReturnSpec
+    | ForkSpec
     | JoinSpec
     | None
 )
@@ -169,7 +213,10 @@ Spec = (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Line and column are those of the step."""
+    """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Line and column are those of the step.
+
+    `inside` is the innermost parallel lane around it: the FORK's id and the lane's label.
+    """
 
     id: str
     kind: NodeKind
@@ -178,6 +225,7 @@ class Node:
     title: str | None
     line: int
     column: int
+    inside: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ depends on how this version of Orbit compiles. They are compiled when they are f
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from definitions.bounds import Bounds
@@ -16,8 +16,11 @@ from definitions.graph import (
     Case,
     Edge,
     FailSpec,
+    ForkSpec,
     Graph,
+    JoinPolicy,
     JoinSpec,
+    LaneSpec,
     Node,
     NodeKind,
     PollSpec,
@@ -67,19 +70,40 @@ def graph_from_json(document: Json) -> Graph:
     """Read what `graph_to_json` wrote. Raises UnknownGraphFormat."""
     if document["format"] not in FORMATS_READ:
         raise UnknownGraphFormat(document["format"])
+    nodes = tuple(_node_from_json(node) for node in document["nodes"])
+    edges = tuple(Edge(source, target, case) for source, target, case in document["edges"])
     return Graph(
         format=document["format"],
         workflow=document["workflow"],
         version=document["version"],
         title=document["title"],
-        nodes=tuple(_node_from_json(node) for node in document["nodes"]),
-        edges=tuple(Edge(source, target, case) for source, target, case in document["edges"]),
+        nodes=_with_lanes(nodes, edges),
+        edges=edges,
         input_schema=document["input_schema"],
         output=_template_from_json(document["output"]),
         timeout_seconds=document["timeout_seconds"],
         on_failure=document["on_failure"],
         bounds=Bounds(**document["bounds"]),
     )
+
+
+def _with_lanes(nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> tuple[Node, ...]:
+    """Find the lanes of FORKs that were stored without: one stretch of nodes each, from the fork's edge on."""
+    if not any(node.kind is NodeKind.FORK and node.spec is None for node in nodes):
+        return nodes
+    found = list(nodes)
+    index = {node.id: place for place, node in enumerate(nodes)}
+    joins = {index[node.spec.opens]: place for place, node in enumerate(nodes) if isinstance(node.spec, JoinSpec)}
+    for place, node in enumerate(nodes):  # an outer block comes before those in it, which then say it nearer
+        if node.kind is not NodeKind.FORK:
+            continue
+        starts = {edge.target: edge.case or "" for edge in edges if edge.source == place}
+        found[place] = replace(found[place], spec=ForkSpec(tuple(map(LaneSpec, starts.values()))))
+        label = ""
+        for inner in range(place + 1, joins.get(place, len(nodes))):
+            label = starts.get(inner, label)
+            found[inner] = replace(found[inner], inside=(node.id, label))
+    return tuple(found)
 
 
 def _node_to_json(node: Node) -> Document:
@@ -91,6 +115,7 @@ def _node_to_json(node: Node) -> Document:
         "column": node.column,
         "when": _expression_to_json(node.when),
         "spec": _spec_to_json(node.spec),
+        **({} if node.inside is None else {"inside": list(node.inside)}),
     }
 
 
@@ -104,6 +129,7 @@ def _node_from_json(document: Document) -> Node:
         title=document["title"],
         line=document["line"],
         column=document["column"],
+        inside=(inside[0], inside[1]) if (inside := document.get("inside")) else None,
     )
 
 
@@ -207,8 +233,10 @@ def _spec_to_json(spec: Spec) -> Document | None:
             return {"code": code, "message": _template_to_json(message)}
         case ReturnSpec(output=output):
             return {"output": _template_to_json(output)}
-        case JoinSpec(policy=policy, opens=opens):
-            return {"policy": policy, "opens": opens}
+        case ForkSpec(lanes=lanes):
+            return {"lanes": [{"label": lane.label, "needs": list(lane.needs)} for lane in lanes]}
+        case JoinSpec(policy=policy, opens=opens, at_least=at_least):
+            return {"policy": policy.value, "opens": opens, **({"at_least": at_least} if at_least else {})}
         case None:
             return None
 
@@ -242,6 +270,6 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
         case NodeKind.RETURN:
             return ReturnSpec(_certain_template(document["output"]))
         case NodeKind.JOIN:
-            return JoinSpec(**document)
+            return JoinSpec(**{**document, "policy": JoinPolicy(document["policy"])})
         case NodeKind.FORK:
-            return None
+            return ForkSpec(tuple(LaneSpec(lane["label"], tuple(lane["needs"])) for lane in document["lanes"]))

@@ -8,7 +8,7 @@ KINDS = ("task", "branch", "parallel", "wait", "poll", "set", "fail", "return")
 LATER_KINDS = {"foreach": "a loop over items", "workflow": "a child workflow"}
 OPTION_KEYS = frozenset({"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry"})
 TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
-COMMON_KEYS = frozenset({"id", "title", "when"})
+COMMON_KEYS = frozenset({"id", "title", "when", "needs"})
 
 TOP = Keys(
     "a definition",
@@ -31,7 +31,6 @@ RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {
 _LATER_KEYS = {
     "on_error": "an error handler",
     "compensate": "a task that undoes the step",
-    "needs": "a dependency of steps in a parallel block",
     "concurrency_keys": "limits shared by key",
     "redact": "values masked in reads and logs",
     "pause_at": "a pause before the step",
@@ -44,7 +43,8 @@ STEP_KEYS = {
 ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | frozenset(KINDS), _LATER_KEYS)
 
 CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
-PARALLEL = Keys("`parallel`", frozenset({"join", "branches"}), {"steps": "steps with `needs`"})
+PARALLEL = Keys("`parallel`", frozenset({"join", "branches", "steps"}), {})
+JOIN = Keys("`join`", frozenset({"at_least"}), {})
 WAIT = Keys("`wait`", frozenset({"for", "until", "signal", "timeout", "on_timeout", "payload", "accept_when"}), {})
 POLL = Keys(
     "`poll`",

@@ -124,6 +124,12 @@ def _step(kind: str) -> Schema:
         "id": identifier,
         "title": _title(),
         "when": _described(_reference("expression"), "The step is skipped unless this holds."),
+        "needs": {
+            "type": "array",
+            "items": {"type": "string"},
+            "uniqueItems": True,
+            "description": "In `parallel: {steps: ...}` only: the steps beside it that end before it begins.",
+        },
         **(_task_values() if kind == "task" else {kind: _kind(kind)}),
     }
     return _object(keys.STEP_KEYS[kind], values, required=("id", kind))
@@ -134,7 +140,8 @@ def _kind(kind: str) -> Schema:
         case "branch":
             return _branch()
         case "parallel":
-            return _object(keys.PARALLEL, _parallel_values(), required=("branches",))
+            whole = _object(keys.PARALLEL, _parallel_values())
+            return {**whole, "oneOf": [{"required": [name]} for name in ("branches", "steps")]}
         case "wait":
             return _wait()
         case "poll":
@@ -198,13 +205,27 @@ def _branch() -> Schema:
 
 def _parallel_values() -> dict[str, Schema]:
     return {
-        "join": {"enum": ["all"], "description": "The flow goes on when every branch has succeeded."},
+        "join": {
+            "oneOf": [
+                {"enum": ["all", "any", "settled"]},
+                _object(keys.JOIN, {"at_least": _integer(1, limits.BRANCHES_MAX)}, required=("at_least",)),
+            ],
+            "description": "When the flow goes on: `all` (no branch failed), `any` or `{at_least: n}` (so many are "
+            "done, the others are asked to stop), `settled` (all have ended, however).",
+        },
         "branches": {
             "type": "object",
             "propertyNames": _form(names.IDENTIFIER),
             "additionalProperties": _reference("some_steps"),
             "minProperties": 1,
             "maxProperties": limits.BRANCHES_MAX,
+        },
+        "steps": {
+            "type": "array",
+            "items": _reference("step"),
+            "minItems": 1,
+            "maxItems": limits.BRANCHES_MAX,
+            "description": "Steps that begin when those that they name in `needs` have ended.",
         },
     }
 

@@ -7,7 +7,19 @@ escaped, so that no title can change the drawing.
 from __future__ import annotations
 
 from definitions.duration import format_duration
-from definitions.graph import BranchSpec, FailSpec, Graph, Node, NodeKind, PollSpec, TaskSpec, UntilSpec, WaitSpec
+from definitions.graph import (
+    BranchSpec,
+    FailSpec,
+    Graph,
+    JoinPolicy,
+    JoinSpec,
+    Node,
+    NodeKind,
+    PollSpec,
+    TaskSpec,
+    UntilSpec,
+    WaitSpec,
+)
 
 _SHAPES = {
     NodeKind.TASK: ('["', '"]'),
@@ -38,8 +50,8 @@ def graph_to_mermaid(graph: Graph) -> str:
 
 
 def _lines_of(node: Node) -> list[str]:
-    if node.kind is NodeKind.JOIN:
-        return ["join"]
+    if isinstance(node.spec, JoinSpec):
+        return ["join"] if node.spec.policy is JoinPolicy.ALL else [f"join {node.spec.words}"]
     lines = [node.id]
     match node.spec:
         case TaskSpec(type=name, task_version=version):

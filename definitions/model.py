@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from definitions.graph import JoinPolicy
 from definitions.yaml_tree import Scalar, YamlNode
 from orbit.jsontext import Json
 
@@ -65,10 +66,46 @@ class BranchModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelModel:
-    """The named branches of a parallel block."""
+class NeedModel:
+    """One step that another needs, as it was written."""
 
-    branches: tuple[tuple[str, tuple[StepModel, ...]], ...]
+    step: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsModel:
+    """The `needs` of a step; the place is that of the key."""
+
+    steps: tuple[NeedModel, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class JoinModel:
+    """The policy of a join; `at_least` counts for that policy only. The place is that of the policy, or the block's."""
+
+    policy: JoinPolicy
+    at_least: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class LaneModel:
+    """A named branch of a parallel block, or one step of its dependency graph with what it needs in the block."""
+
+    label: str
+    steps: tuple[StepModel, ...]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelModel:
+    """A parallel block; `is_graph` if it was written as steps with needs. The needs have no cycle."""
+
+    lanes: tuple[LaneModel, ...]
+    join: JoinModel
+    is_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +195,7 @@ class StepModel:
     when: Scalar | None
     title: str | None
     place: Place
+    needs: NeedsModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

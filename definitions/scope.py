@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from definitions import joins
 from definitions.expression import Environment, StepFacts, Type
 from definitions.expression.checker import NOTHING, Paths
-from definitions.expression.types import DYN, INT, STRING, Kind
+from definitions.expression.types import DYN, INT, STRING
+from definitions.expression.types import Kind as TypeKind
+from definitions.graph import JoinPolicy
 from definitions.model import (
     BranchModel,
+    Kind,
     ParallelModel,
     PollModel,
     SetModel,
@@ -23,7 +27,7 @@ from definitions.model import (
 )
 
 INSTANCE = Type(
-    Kind.MAP,
+    TypeKind.MAP,
     fields={"id": STRING, "business_key": DYN, "started_at": STRING},
     required=frozenset({"id", "business_key", "started_at"}),
     closed=True,
@@ -51,13 +55,18 @@ class Scope:
         """Return the scope of a branch that begins here; `known` is what its condition proves."""
         return Scope(set(self.available), self.known | known, self.reachable)
 
+    def learn(self, other: Scope) -> None:
+        """Add what is certain in another."""
+        self.available |= other.available
+        self.known |= other.known
+
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """Where a step stands: the blocks around it with their kinds and labels, and its place in the file's order."""
+    """Where a step stands: the blocks around it with the lanes that it is in, and its place in the file's order."""
 
     step: StepModel
-    blocks: tuple[tuple[str, str, str], ...]  # (block id, "branch" | "parallel", label)
+    blocks: tuple[tuple[str, Kind, str], ...]  # (block id, block, label of the case or lane)
     order: int
 
 
@@ -109,9 +118,9 @@ class Catalogue:
             for (block, kind, label), (other, _, own) in zip(declared.blocks, here.blocks, strict=False):
                 if block != other:
                     break
+                if label != own and isinstance(kind, ParallelModel):
+                    return _beside(block, kind, label, own)
                 if label != own:
-                    if kind == "parallel":
-                        return f"it runs beside this one, in another branch of `{block}`", False
                     return f"it is in another case of `{block}`", False
                 shared += 1
             if declared.order > here.order:
@@ -120,24 +129,37 @@ class Catalogue:
             return "it has a `when` and is skipped if that does not hold", True
         if isinstance(declared.step.kind, SignalModel) and declared.step.kind.continue_on_timeout:
             return "it has no output if no signal comes in time, since it goes on then", True
-        for block, kind, _ in declared.blocks[shared:]:
-            if kind == "branch":
+        for block, kind, label in declared.blocks[shared:]:
+            if isinstance(kind, BranchModel):
                 return f"it runs in one case of `{block}` only", True
+            if isinstance(kind, ParallelModel) and kind.join.policy is not JoinPolicy.ALL:
+                return f"`{block}` has `join: {kind.join.policy}`, which does not need every branch to be done", True
+            if isinstance(kind, ParallelModel) and any(lane.needs for lane in kind.lanes if lane.label == label):
+                return "it is skipped if all that it needs is", True
         return "a block around it has a `when`", True
 
 
+def _beside(block: str, parallel: ParallelModel, label: str, own: str) -> tuple[str, bool]:
+    """Say why a step of lane `label` is not certain in lane `own` of the same block."""
+    if not parallel.is_graph:
+        return f"it runs beside this one, in another branch of `{block}`", False
+    if label in joins.ancestors_of({lane.label: lane.needs for lane in parallel.lanes})[own]:
+        return "it may have been skipped: it is enough that one of the steps that are needed is done", True
+    return f"it runs beside this one in `{block}`; name it in `needs` to read it", False
+
+
 def _walk(
-    steps: tuple[StepModel, ...], blocks: tuple[tuple[str, str, str], ...]
-) -> Iterator[tuple[StepModel, tuple[tuple[str, str, str], ...]]]:
+    steps: tuple[StepModel, ...], blocks: tuple[tuple[str, Kind, str], ...]
+) -> Iterator[tuple[StepModel, tuple[tuple[str, Kind, str], ...]]]:
     for step in steps:
         yield step, blocks
         match step.kind:
             case BranchModel(cases=cases):
                 for case in cases:
-                    yield from _walk(case.steps, (*blocks, (step.id, "branch", case.label)))
-            case ParallelModel(branches=branches):
-                for name, inner in branches:
-                    yield from _walk(inner, (*blocks, (step.id, "parallel", name)))
+                    yield from _walk(case.steps, (*blocks, (step.id, step.kind, case.label)))
+            case ParallelModel(lanes=lanes):
+                for lane in lanes:
+                    yield from _walk(lane.steps, (*blocks, (step.id, step.kind, lane.label)))
 
 
 def round_roots(output: Type | None = None) -> dict[str, Type]:
@@ -148,4 +170,4 @@ def round_roots(output: Type | None = None) -> dict[str, Type]:
 def signal_roots(payload: Type) -> dict[str, Type]:
     """Return the further root of a wait's `accept_when`: the signal that might end it."""
     fields = {"id": STRING, "payload": payload, "sent_at": STRING}
-    return {"signal": Type(Kind.MAP, fields=fields, required=frozenset(fields), closed=True)}
+    return {"signal": Type(TypeKind.MAP, fields=fields, required=frozenset(fields), closed=True)}

@@ -18,17 +18,16 @@ from definitions.model import (
     CaseModel,
     FailModel,
     Kind,
-    ParallelModel,
+    NeedsModel,
     PollModel,
     ReturnModel,
     SetModel,
     StepModel,
 )
+from definitions.parallel_fields import read_needs, read_parallel
 from definitions.task_fields import read_task
 from definitions.wait_fields import read_wait
 from definitions.yaml_tree import Broken, Mapping, Sequence, YamlNode
-
-_LATER_JOINS = {"any": "the first branch wins", "settled": "all have ended, however", "at_least": "n of the branches"}
 
 
 @dataclass(slots=True)
@@ -40,7 +39,16 @@ class StepReader:
     count: int = 0
 
     def read_list(self, node: YamlNode | None, what: str, *, may_be_empty: bool = False) -> tuple[StepModel, ...]:
-        """Read a list of steps; `what` names it in messages."""
+        """Read a list of steps that run in order; `what` names it in messages."""
+        steps = self.read_graph(node, what, may_be_empty=may_be_empty)
+        for step in steps:
+            if step.needs is not None:
+                message = "`needs` has a meaning in `parallel: {steps: ...}` only: these steps run in order"
+                self.findings.at(Code.MISPLACED_NEEDS, step.needs.place, message, "leave it out")
+        return steps
+
+    def read_graph(self, node: YamlNode | None, what: str, *, may_be_empty: bool = False) -> tuple[StepModel, ...]:
+        """Read a list of steps that may say what they need."""
         if node is None or isinstance(node, Broken):
             return ()
         if not isinstance(node, Sequence):
@@ -70,7 +78,11 @@ class StepReader:
             when=fields.scalar_of("when"),
             title=fields.text("title", characters_max=limits.TITLE_CHARACTERS_MAX),
             place=node.place,
+            needs=self._needs(fields),
         )
+
+    def _needs(self, fields: Fields) -> NeedsModel | None:
+        return read_needs(fields) if fields.has("needs") else None
 
     def _kind_of(self, node: Mapping) -> str | None:
         found = [name for name in node.entries if name in keys.KINDS]
@@ -99,7 +111,7 @@ class StepReader:
             case "branch":
                 return self._branch(fields)
             case "parallel":
-                return self._parallel(fields)
+                return read_parallel(self, fields)
             case "wait":
                 return read_wait(fields)
             case "poll":
@@ -166,36 +178,6 @@ class StepReader:
         when = fields.scalar_of("when", required=True)
         steps = self.read_list(fields.node("steps", required=True), "`steps`", may_be_empty=True)
         return CaseModel(str(index + 1), when, steps, node.place)
-
-    def _parallel(self, fields: Fields) -> Kind | None:
-        mapping = fields.mapping_of("parallel")
-        if mapping is None:
-            return None
-        inner = Fields(mapping, keys.PARALLEL, self.findings)
-        self._join(inner)
-        branches = inner.mapping_of("branches", required=not inner.has("steps"))
-        if branches is None:
-            return None
-        if not branches.entries:
-            self.findings.at(Code.EMPTY_STEPS, branches.place, "`parallel` must have a branch at least")
-        if len(branches.entries) > limits.BRANCHES_MAX:
-            message = f"`parallel` may have {limits.BRANCHES_MAX} branches, not {len(branches.entries)}"
-            self.findings.at(Code.OUT_OF_RANGE, branches.place, message)
-        read = []
-        for name, (key, steps) in branches.entries.items():
-            if not names.IDENTIFIER.pattern.fullmatch(name):
-                message = f"a branch's name must be {names.IDENTIFIER.words}, not {name[:80]!r}"
-                self.findings.at(Code.BAD_NAME, key.place, message)
-            read.append((name, self.read_list(steps, f"the branch `{name}`")))
-        return ParallelModel(tuple(read))
-
-    def _join(self, fields: Fields) -> None:
-        node = fields.node("join")
-        if isinstance(node, Mapping) and set(node.entries) == {"at_least"}:
-            message = "`join: {at_least: n}` is not part of this version of the language"
-            self.findings.at(Code.NOT_YET_SUPPORTED, node.place, message)
-        else:
-            fields.choice("join", ("all",), _LATER_JOINS)
 
     def _poll(self, fields: Fields) -> Kind | None:
         mapping = fields.mapping_of("poll")

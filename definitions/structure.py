@@ -1,14 +1,14 @@
 """The blocks of a step graph, found again in its nodes and edges: what a drawing and a reader see as nested.
 
-A graph lists its nodes in the order of the text, so a block is one stretch of it: its opener, its lanes one after the
-other, its join. A block without a join is one in which every lane ends the instance; nothing can follow it.
+A graph lists its nodes block by block, so a block is one stretch of it: its opener, its lanes one after the other, its
+join. A block without a join is one in which every lane ends the instance; nothing can follow it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from definitions.graph import BranchSpec, Graph, JoinSpec, Node, NodeKind
+from definitions.graph import BranchSpec, ForkSpec, Graph, JoinSpec, Node, NodeKind
 
 _OPENERS = frozenset({NodeKind.BRANCH, NodeKind.FORK})
 _ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
@@ -16,11 +16,15 @@ _ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One case of a branch or one branch of a parallel block; `when` is the source of a case's condition."""
+    """One lane of a block: a case, a branch, or a step of a dependency graph, which `needs` other lanes by label.
+
+    `when` is the source of a case's condition.
+    """
 
     label: str
     when: str | None
     parts: tuple[Part, ...]
+    needs: tuple[str, ...] = ()
 
     @property
     def goes_on(self) -> bool:
@@ -41,6 +45,11 @@ class Block:
     lanes: tuple[Lane, ...]
     join: Node | None
 
+    @property
+    def has_needs(self) -> bool:
+        """Tell whether the lanes have an order of their own."""
+        return any(lane.needs for lane in self.lanes)
+
 
 Part = Node | Block
 
@@ -57,10 +66,14 @@ class _Finder:
         self._joins = {
             index[node.spec.opens]: place for place, node in enumerate(graph.nodes) if isinstance(node.spec, JoinSpec)
         }
-        self._lanes: dict[int, dict[str, int]] = {}
+        self._cases: dict[int, dict[str, int]] = {}
         for edge in graph.edges:
             if edge.case is not None:
-                self._lanes.setdefault(edge.source, {}).setdefault(edge.case, edge.target)
+                self._cases.setdefault(edge.source, {}).setdefault(edge.case, edge.target)
+        self._lanes: dict[tuple[str, str], int] = {}  # where each lane of a fork starts
+        for place, node in enumerate(graph.nodes):
+            if node.inside is not None:
+                self._lanes.setdefault(node.inside, place)
 
     def parts(self, start: int, stop: int) -> tuple[Part, ...]:
         found: list[Part] = []
@@ -73,22 +86,22 @@ class _Finder:
                 continue
             join = self._joins.get(place)
             end = stop if join is None else join
-            found.append(Block(node, self._lanes_of(place, end), None if join is None else self._nodes[join]))
+            found.append(Block(node, self._lanes_of(node, place, end), None if join is None else self._nodes[join]))
             place = end + 1
         return tuple(found)
 
-    def _lanes_of(self, opener: int, end: int) -> tuple[Lane, ...]:
-        targets = self._lanes[opener]
-        spec = self._nodes[opener].spec
-        conditions: dict[str, str | None]
-        if isinstance(spec, BranchSpec):
-            conditions = {case.label: None if case.when is None else case.when.source for case in spec.cases}
+    def _lanes_of(self, opener: Node, place: int, end: int) -> tuple[Lane, ...]:
+        plans: list[tuple[str, str | None, tuple[str, ...]]]
+        if isinstance(opener.spec, ForkSpec):
+            plans = [(lane.label, None, lane.needs) for lane in opener.spec.lanes]
+            starts = [self._lanes[opener.id, lane.label] for lane in opener.spec.lanes]
         else:
-            conditions = dict.fromkeys(targets)
-        # An empty lane leads straight to the join and has no stretch of its own.
-        starts = [(label, min(targets[label], end)) for label in conditions]
-        stops = sorted({start for _, start in starts} | {end})
+            assert isinstance(opener.spec, BranchSpec), f"{opener.id} opens no block"
+            plans = [(case.label, None if case.when is None else case.when.source, ()) for case in opener.spec.cases]
+            # An empty case leads straight to the join and has no stretch of its own.
+            starts = [min(self._cases[place][case.label], end) for case in opener.spec.cases]
+        stops = sorted({*starts, end})
         return tuple(
-            Lane(label, conditions[label], self.parts(start, next((stop for stop in stops if stop > start), end)))
-            for label, start in starts
+            Lane(label, when, self.parts(start, next((stop for stop in stops if stop > start), end)), needs)
+            for (label, when, needs), start in zip(plans, starts, strict=True)
         )

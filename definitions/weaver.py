@@ -6,9 +6,9 @@ in itself counts as finished and of unknown type, so that one mistake is one fin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from definitions import bounds, limits
+from definitions import bounds, joins, limits
 from definitions.bounds import Bounds
 from definitions.codes import Code
 from definitions.expression import Environment, Expression, Type
@@ -21,7 +21,10 @@ from definitions.graph import (
     Case,
     Edge,
     FailSpec,
+    ForkSpec,
+    JoinPolicy,
     JoinSpec,
+    LaneSpec,
     Node,
     NodeKind,
     PollSpec,
@@ -36,6 +39,8 @@ from definitions.model import (
     BranchModel,
     DefinitionModel,
     FailModel,
+    JoinModel,
+    LaneModel,
     ParallelModel,
     PollModel,
     ReturnModel,
@@ -69,6 +74,17 @@ class _Spot:
 
 
 @dataclass(frozen=True, slots=True)
+class _Walked:
+    """A lane that has been walked: its open ends and bounds, what is certain if it has run, and at its end anyway."""
+
+    ends: Frontier
+    bounds: Bounds
+    gained: Scope
+    left: Scope
+    goes_on: bool  # False if it always ends the instance where it runs
+
+
+@dataclass(frozen=True, slots=True)
 class Woven:
     """The outcome of the walk. `output` is None where the definition has none."""
 
@@ -89,6 +105,7 @@ class Weaver:
         self._input_type = type_of_schema(model.input_schema, has_defaults=True)
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
+        self._inside: tuple[str, str] | None = None  # the innermost parallel lane around what is walked
 
     def weave(self) -> Woven:
         """Walk everything and return the graph's parts; they are complete only if no finding was added."""
@@ -118,8 +135,13 @@ class Weaver:
         return frontier, bounds.sequence(parts)
 
     def _step(self, step: StepModel, frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds]:
+        frontier, part, _ = self._conditional(step, frontier, scope)
+        return frontier, part
+
+    def _conditional(self, step: StepModel, frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds, Scope]:
+        """Walk a step; beside its ends and bounds, return what is certain if it has run."""
         if step.when is None:
-            return self._kind(_Spot(step, None, frontier, scope))
+            return *self._kind(_Spot(step, None, frontier, scope)), scope
         checked = self._expressions.condition(step.when, self._environment(scope, step.id))
         inner = scope.copy(checked.proves)
         frontier, part = self._kind(_Spot(step, checked.expression, frontier, inner))
@@ -127,7 +149,7 @@ class Weaver:
         # instance its `when` did not hold.
         if not inner.reachable:
             scope.known |= checked.refutes
-        return frontier, part
+        return frontier, part, inner
 
     def _kind(self, spot: _Spot) -> tuple[Frontier, Bounds]:
         match spot.step.kind:
@@ -163,7 +185,8 @@ class Weaver:
 
     def _add(self, spot: _Spot, kind: NodeKind, spec: Spec) -> int:
         line, column = spot.step.place
-        return self._append(Node(spot.step.id, kind, spec, spot.when, spot.step.title, line, column), spot.frontier)
+        node = Node(spot.step.id, kind, spec, spot.when, spot.step.title, line, column, self._inside)
+        return self._append(node, spot.frontier)
 
     def _append(self, node: Node, frontier: Frontier) -> int:
         index = len(self._nodes)
@@ -288,9 +311,7 @@ class Weaver:
             parts.append(part)
             if here.reachable:
                 left.append(here)
-        line, column = step.place
-        spec = BranchSpec(tuple(cases))
-        self._nodes[opener] = Node(step.id, NodeKind.BRANCH, spec, spot.when, step.title, line, column)
+        self._nodes[opener] = replace(self._nodes[opener], spec=BranchSpec(tuple(cases)))
         if left:
             scope.available |= set.intersection(*(end.available for end in left))
             scope.known |= frozenset.intersection(*(end.known for end in left))
@@ -303,30 +324,75 @@ class Weaver:
 
     def _parallel(self, spot: _Spot, parallel: ParallelModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
-        opener = self._add(spot, NodeKind.FORK, None)
-        ends: Frontier = []
-        gained: set[str] = set()
-        known: Paths = NOTHING
-        parts: list[Bounds] = []
-        for name, steps in parallel.branches:
+        lanes = {lane.label: lane for lane in parallel.lanes}
+        needs = {label: lane.needs for label, lane in lanes.items()}
+        order = joins.in_order(needs)
+        opener = self._add(spot, NodeKind.FORK, ForkSpec(tuple(LaneSpec(label, needs[label]) for label in order)))
+        conditional = frozenset(label for label, lane in lanes.items() if all(each.when for each in lane.steps))
+        certain = joins.certain_at(needs, conditional)
+        walked: dict[str, _Walked] = {}
+        outer, self._inside = self._inside, None
+        for label in order:
             here = scope.copy()
-            open_ends, part = self._block(steps, [(opener, name)], here)
-            ends += open_ends
-            parts.append(part)
-            if not here.reachable:
-                message = f"the branch `{name}` always ends the instance, so the join can never be reached"
-                self._findings.at(Code.UNREACHABLE_JOIN, step.place, message, "end the instance after the block")
-            gained |= here.available
-            known |= here.known
-        # `join: all` lets the flow go on only when every branch has succeeded, so what any of them did is certain.
-        scope.available |= gained
-        scope.known |= known
-        total = bounds.sequence([bounds.parallel(parts), bounds.record(), bounds.record()])
-        return self._join(step, ends), total
+            for earlier in certain[label]:
+                here.learn(walked[earlier].gained)
+            self._inside = (step.id, label)
+            ways = [end for need in needs[label] for end in walked[need].ends]
+            walked[label] = self._lane(lanes[label], ways if needs[label] else [(opener, label)], here)
+        self._inside = outer
+        always = joins.certain_after(needs, conditional)
+        self._check_lanes(step, parallel.join, {label: walked[label].goes_on for label in order}, always)
+        if parallel.join.policy is JoinPolicy.ALL:
+            # Then the flow goes on only when no lane has failed, so what those that can't be skipped did is certain.
+            for label in order:
+                if not parallel.is_graph or label in always:
+                    scope.learn(walked[label].gained if parallel.is_graph else walked[label].left)
+        needed = frozenset(need for lane in needs.values() for need in lane)
+        ends = [end for label in order if label not in needed for end in walked[label].ends]
+        enough = {JoinPolicy.ANY: 1, JoinPolicy.AT_LEAST: parallel.join.at_least}.get(parallel.join.policy)
+        side_by_side = bounds.parallel({label: walked[label].bounds for label in order}, needs, enough=enough)
+        return self._join(step, ends, parallel.join), bounds.sequence([side_by_side, bounds.record(), bounds.record()])
 
-    def _join(self, step: StepModel, ends: Frontier) -> Frontier:
+    def _lane(self, lane: LaneModel, ways: Frontier, scope: Scope) -> _Walked:
+        """Walk one lane; of a step of a dependency graph, tell what is certain if it has run."""
+        if not ways:
+            message = f"the step `{lane.label}` is never reached: what it needs always ends the instance"
+            self._findings.at(Code.UNREACHABLE_STEP, lane.steps[0].place, message)
+        start = len(self._nodes)
+        if len(lane.steps) == 1:
+            ends, part, inner = self._conditional(lane.steps[0], ways, scope)
+            goes_on = inner.reachable or lane.steps[0].when is not None
+        else:
+            ends, part = self._block(lane.steps, ways, scope)
+            inner, goes_on = scope, scope.reachable
+        if not ends and lane.needs:
+            # It ends the instance where it runs. Where it is skipped, what needs it is decided by its first step.
+            ends = [(start, _SKIPPED)]
+        return _Walked(ends, part, inner, scope, goes_on)
+
+    def _check_lanes(self, step: StepModel, join: JoinModel, goes_on: dict[str, bool], always: frozenset[str]) -> None:
+        """Refuse a join that is not reached or not satisfied on some path that no failure is on."""
+        ending = [label for label in goes_on if label in always and not goes_on[label]]
+        if join.policy in {JoinPolicy.ALL, JoinPolicy.SETTLED}:
+            for label in ending:
+                message = f"the branch `{label}` always ends the instance, so the join can never be reached"
+                self._findings.at(Code.UNREACHABLE_JOIN, step.place, message, "end the instance after the block")
+            return
+        needed = join.at_least if join.policy is JoinPolicy.AT_LEAST else 1
+        sure = [label for label in goes_on if label in always and goes_on[label]]
+        if len(sure) < needed and goes_on:
+            doubtful = ", ".join(f"`{label}`" for label in goes_on if label not in sure)
+            who = f"{len(sure)} of {len(goes_on)} branches are sure to run to their end"
+            because = f": {doubtful} can be skipped or end the instance" if doubtful else ""
+            message = f"this join needs {needed} done, but only {who}{because}"
+            hint = "give a branch a step without `when`, ask for fewer, or use `join: settled`"
+            self._findings.at(Code.UNSATISFIABLE_JOIN, join.place, message, hint)
+
+    def _join(self, step: StepModel, ends: Frontier, join: JoinModel | None = None) -> Frontier:
         if not ends:
             return []
         line, column = step.place
-        node = Node(f"{step.id}.end", NodeKind.JOIN, JoinSpec("all", step.id), None, None, line, column)
+        policy, at_least = (JoinPolicy.ALL, 0) if join is None else (join.policy, join.at_least)
+        spec = JoinSpec(policy, step.id, at_least)
+        node = Node(f"{step.id}.end", NodeKind.JOIN, spec, None, None, line, column, self._inside)
         return [(self._append(node, ends), None)]

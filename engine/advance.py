@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
-from engine import pausing, polling, recovery, signals, tasks, waiting
+from engine import joining, pausing, polling, recovery, signals, tasks, waiting
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -144,14 +144,23 @@ def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClos
 
 def _settle(draft: Draft) -> None:
     """Let the flow run on from what was decided, judge failures, and end the instance if that is due."""
-    while draft.decided or draft.failures:
+    judged = draft.flow.lanes.judged
+    while draft.decided or draft.failures or draft.joins:
         while draft.decided and draft.state is not InstanceState.ENDING:
-            for target in draft.flow.outgoing[draft.decided.popleft()]:
-                if target not in draft.steps:
+            decided = draft.decided.popleft()
+            draft.look_at(decided)
+            for target in draft.flow.outgoing[decided]:
+                if target not in draft.steps and target not in judged:
                     _enter(draft, target)
         draft.decided.clear()
+        if draft.state is InstanceState.ENDING:
+            draft.joins.clear()
         if draft.failures:
             _judge_failure(draft, draft.failures.popleft())
+        elif draft.joins:
+            join = next(iter(draft.joins))
+            del draft.joins[join]
+            joining.judge(draft, join)
     if draft.state is InstanceState.RUNNING and draft.is_complete:
         _complete(draft)
     if draft.state is InstanceState.ENDING and not draft.unfinished():
@@ -160,6 +169,8 @@ def _settle(draft: Draft) -> None:
 
 
 def _judge_failure(draft: Draft, step: Step) -> None:
+    if joining.takes_failure(draft, step):
+        return
     if draft.state is not InstanceState.RUNNING:
         return  # one reason to hold or to end is enough; the step shows its own
     assert step.error is not None
@@ -194,11 +205,11 @@ def _end(draft: Draft, state: InstanceState) -> None:
 
 def _enter(draft: Draft, identifier: str) -> None:
     """Enter a node if all its incoming edges are decided: it runs if one is live, and is skipped if none is."""
-    edges = [edge_state(source, draft.steps.get(source.id), case) for source, case in draft.flow.incoming[identifier]]
-    if EdgeState.UNDECIDED in edges:
+    way = _way_in(draft, identifier)
+    if way is EdgeState.UNDECIDED:
         return
     node = draft.flow.nodes[identifier]
-    if edges and EdgeState.LIVE not in edges:
+    if way is EdgeState.DEAD:
         opener = draft.flow.opener(node)
         is_passed = opener is not None and draft.steps[opener].reason in PASSED
         draft.skip(identifier, StepReason.WHEN if is_passed else StepReason.DEAD_PATH)
@@ -211,6 +222,23 @@ def _enter(draft: Draft, identifier: str) -> None:
         draft.fail(identifier, failed.error)
         return
     _run_or_fail(draft, node)
+
+
+def _way_in(draft: Draft, identifier: str) -> EdgeState:
+    flow = draft.flow
+    lane = flow.lanes.needing.get(identifier)
+    if lane is not None:
+        return joining.way_in(draft, lane)
+    edges = [edge_state(source, draft.steps.get(source.id), case) for source, case in flow.incoming[identifier]]
+    if EdgeState.UNDECIDED in edges:
+        return EdgeState.UNDECIDED
+    if not edges or EdgeState.LIVE in edges:
+        return EdgeState.LIVE
+    opener = flow.opener(flow.nodes[identifier])
+    # Where every lane was skipped by conditions of its own, the block has still run to its end.
+    if opener is not None and opener in flow.lanes.blocks and draft.steps[opener].state is StepState.SUCCEEDED:
+        return EdgeState.LIVE
+    return EdgeState.DEAD
 
 
 def _run_or_fail(draft: Draft, node: Node) -> None:

@@ -1,12 +1,12 @@
-"""What of a workflow simulated runs have covered: steps, cases, skips, exhausted polls, signals that came or not."""
+"""What of a workflow simulated runs have covered: steps, cases, skips, and what waits, polls and joins came to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from definitions.graph import BranchSpec, Graph, NodeKind, PollSpec, SignalSpec
-from engine import polling, signals
+from definitions.graph import BranchSpec, Graph, JoinSpec, PollSpec, SignalSpec
+from engine import joining, polling, signals
 from engine.simulator import Line
 from engine.states import StepReason
 
@@ -19,7 +19,7 @@ class Item:
     """One thing to cover; `case` is the label of a branch's case."""
 
     step: str
-    what: str  # ran | case | skipped | exhausted | signalled | timed_out
+    what: str  # ran | case | skipped | exhausted | signalled | timed_out | unsatisfied
     case: str | None = None
 
     def __str__(self) -> str:
@@ -34,6 +34,8 @@ class Item:
                 return f"wait {self.step} was ended by its signal"
             case "timed_out":
                 return f"wait {self.step} has timed out"
+            case "unsatisfied":
+                return f"the join of {self.step} could not be satisfied"
             case _:
                 return f"poll {self.step} was exhausted"
 
@@ -42,7 +44,9 @@ def items_of(graph: Graph) -> frozenset[Item]:
     """List what there is to cover."""
     found: set[Item] = set()
     for node in graph.nodes:
-        if node.kind is NodeKind.JOIN:
+        if isinstance(node.spec, JoinSpec):
+            if node.spec.needed:
+                found.add(Item(node.spec.opens, "unsatisfied"))
             continue
         found.add(Item(node.id, "ran"))
         if node.when is not None:
@@ -81,4 +85,10 @@ def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
                 found.add(Item(step, "skipped"))
             case "step.failed" if step is not None and data["error"]["code"] == polling.EXHAUSTED:
                 found.add(Item(step, "exhausted"))
+            case "step.failed" if step is not None and data["error"]["code"] == joining.UNSATISFIED:
+                found |= {
+                    Item(node.spec.opens, "unsatisfied")
+                    for node in graph.nodes
+                    if node.id == step and isinstance(node.spec, JoinSpec)
+                }
     return frozenset(found & items_of(graph))

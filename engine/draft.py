@@ -50,6 +50,7 @@ class Draft:
         # Ids whose outgoing edges have to be looked at, and failures that nobody has dealt with yet, in order.
         self.decided: deque[str] = deque()
         self.failures: deque[Step] = deque()
+        self.joins: dict[str, None] = {}  # those that have to be judged by the outcomes of their lanes
         self._reopened: dict[str, Step] = {}
         self._changed: dict[str, None] = {}
         self._submits: dict[str, SubmitTask] = {}
@@ -149,10 +150,23 @@ class Draft:
         self.failures.append(self.decide(identifier, StepState.FAILED, reason=None, error=error))
         self.record("step.failed", identifier, error=error.to_json())
 
-    def cancelled(self, identifier: str) -> None:
-        """End a step CANCELLED because the instance ends."""
-        self.decide(identifier, StepState.CANCELLED, reason=StepReason.INSTANCE_ENDED)
+    def cancelled(self, identifier: str, reason: StepReason = StepReason.INSTANCE_ENDED) -> None:
+        """End a step CANCELLED because the instance ends, or its branch has lost."""
+        self.decide(identifier, StepState.CANCELLED, reason=reason)
         self.record("step.cancelled", identifier)
+
+    def look_at(self, identifier: str) -> None:
+        """Let the joins around a step be judged when the flow has settled."""
+        self.joins |= dict.fromkeys(self.flow.lanes.concerned.get(identifier, ()))
+
+    def stop(self, step: Step, reason: StepReason) -> None:
+        """Stop an unfinished step: what waits is cancelled, what runs is asked to stop."""
+        if step.task_id is not None and step.has_task:
+            self.cancel_task(step, reason)
+        else:
+            # It waits, or its submission is of this very advance, or was refused and that is not applied yet.
+            self._submits.pop(step.id, None)
+            self.cancelled(step.id, reason)
 
     # What is asked of the shell.
 
@@ -179,12 +193,7 @@ class Draft:
         self.move(InstanceState.ENDING)
         self.end_as(ending_as, error)
         for step in self.unfinished():
-            if step.task_id is not None and step.has_task:
-                self.cancel_task(step, StepReason.INSTANCE_ENDED)
-            else:
-                # It waits, or its submission is of this very advance, or was refused and that is not applied yet.
-                self._submits.pop(step.id, None)
-                self.cancelled(step.id)
+            self.stop(step, StepReason.INSTANCE_ENDED)
         for identifier in self.flow.nodes:
             if identifier not in self.steps:
                 self.decide(identifier, StepState.CANCELLED, reason=StepReason.INSTANCE_ENDED)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine import joining
 from engine.flow import Flow
 from engine.instance import Instance, Pause, Step
+from engine.lanes import ParallelBlock
 from engine.polling import task_spec
 from engine.signals import signal_spec
 from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
@@ -44,8 +46,11 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
     if instance.state is InstanceState.NEEDS_RECOVERY:
         reasons.append(_needs_recovery(instance))
     order = flow.order
-    unfinished = [step for step in instance.steps.values() if step.state in STEP_UNFINISHED]
+    unfinished = [
+        step for step in instance.steps.values() if step.state in STEP_UNFINISHED and step.reason is not StepReason.JOIN
+    ]
     reasons += [_step_reason(flow, step, looks or {}) for step in sorted(unfinished, key=lambda step: order[step.id])]
+    reasons += [_join_reason(block, outcomes) for block, outcomes in joining.open_blocks(flow, instance)]
     summary = "; ".join(str(reason["text"]) for reason in reasons)
     if instance.state is InstanceState.ENDING:
         summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
@@ -74,6 +79,24 @@ def _needs_recovery(instance: Instance) -> dict[str, Json]:
         "text": f"waits for a person to recover it from {code}",
         "since": None if since is None else to_rfc3339(since),
         "error": error,
+    }
+
+
+def _join_reason(block: ParallelBlock, outcomes: joining.Outcomes) -> dict[str, Json]:
+    done = sum(outcome is joining.Outcome.DONE for outcome in outcomes.values())
+    told: dict[str, Json] = {label: None if outcome is None else outcome.value for label, outcome in outcomes.items()}
+    still = [label for label, outcome in outcomes.items() if outcome is None]
+    if block.needed:
+        text = f"{done} of {block.needed} needed branches are done, there are {len(outcomes)}"
+    else:
+        text = f"{len(outcomes) - len(still)} of {len(outcomes)} branches have ended"
+    return {
+        "kind": "JOIN",
+        "step": block.opener,
+        "policy": block.policy.value,
+        "needed": block.needed or len(outcomes),
+        "branches": told,
+        "text": f"waits for the join of {block.opener} ({block.policy.value}): {text}; open: {', '.join(still)}",
     }
 
 

@@ -3,6 +3,7 @@
 Two refinements of the rule in `definitions.graph`. A FAILED step leaves its outgoing edges undecided: nothing behind it
 is entered until a person has decided (or the instance ends), so that no join goes on past a failure. And a block that
 is skipped by its own `when` opens none of its branches: its join takes over that outcome, so the flow goes on past it.
+Joins of other policies than `all`, and steps with `needs`, are judged by `joining`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from definitions.graph import (
 from definitions.template import Template
 from definitions.validation import validator_of
 from engine.instance import Step
+from engine.lanes import lanes_of
 from engine.states import PASSED, StepState
 
 
@@ -59,6 +61,7 @@ class Flow:
         self.outgoing = {identifier: tuple(targets) for identifier, targets in outgoing.items()}
         self.roots = tuple(node.id for node in graph.nodes if not incoming[node.id])
         self.queues = graph.queues
+        self.lanes = lanes_of(graph)
         self._output_validators: dict[str, Draft202012Validator | None] = {}
 
     @cached_property

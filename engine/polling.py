@@ -27,6 +27,13 @@ def task_spec(node: Node) -> TaskSpec:
     return spec
 
 
+def is_done(draft: Draft, step: Step, spec: PollSpec) -> bool:
+    """Tell whether a round's answer is what the poll waits for."""
+    if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.poll_round):
+        return False
+    return condition(draft, spec.done_when, output_of=step.id, round_number=step.poll_round)
+
+
 def answered(draft: Draft, step: Step, spec: PollSpec) -> None:
     """Judge a round whose task succeeded: rejected, done, or still processing."""
     if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.poll_round):

@@ -11,6 +11,7 @@ of an earlier one is recognised, and the new task continues the line of the last
 from __future__ import annotations
 
 from definitions.graph import Node, NodeKind, SignalSpec
+from engine import joining
 from engine.draft import Draft
 from engine.flow import Flow
 from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
@@ -35,6 +36,11 @@ def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
         return f"step {decision.step} is {state}: only FAILED and NEEDS_REVIEW wait for a decision"
     if state is StepState.FAILED and instance.state is not InstanceState.NEEDS_RECOVERY:
         return f"the instance is {instance.state}"
+    past = None if instance.state is InstanceState.ENDING else joining.why_decided(flow, instance, step)
+    if past is not None and (state is StepState.FAILED or decision.action in {Action.RETRY, Action.SKIP}):
+        return f"step {step.id}: {past}" + (
+            "" if state is StepState.FAILED else "; its review can be completed or failed"
+        )
     return _refusal_of_step(flow, instance, step, decision.action)
 
 
@@ -53,6 +59,9 @@ def _refusal_of_all(instance: Instance, action: Action) -> str | None:
 def _refusal_of_step(flow: Flow, instance: Instance, step: Step, action: Action) -> str | None:
     if instance.state is InstanceState.ENDING and action in {Action.RETRY, Action.SKIP}:
         return "the instance ends: a review can only be completed or failed"
+    if action is Action.RETRY and step.id in flow.lanes.judged:
+        failed = ", ".join(joining.failed_steps(flow, instance, step.id))
+        return f"a join is judged by its branches: retry what has failed in them ({failed}), or skip the join"
     if action is Action.COMPLETE and not has_output(flow.nodes[step.id]):
         return f"a {flow.nodes[step.id].kind} step has no output that could be given"
     if action is Action.SKIP:
@@ -112,6 +121,8 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
         assert step.error is not None
         draft.begin_ending(Ending.FAILED, _with_step(step))
         return None
+    if step.reason is not StepReason.BRANCH_LOST:
+        joining.reopen(draft, step)
     _reconsider(draft, without=step.id)
     match decision.action:
         case Action.RETRY:
@@ -123,6 +134,8 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
             draft.record("step.succeeded", step.id)
         case Action.SKIP:
             draft.skip(step.id, StepReason.RECOVERED)
+            if step.id in draft.flow.lanes.judged:
+                joining.close(draft, draft.flow.lanes.judged[step.id])
         case Action.FAIL:
             pass  # its review says that its task has failed: the caller goes on as with any failed task
     return None
@@ -158,7 +171,7 @@ def _reconsider(draft: Draft, *, without: str | None) -> None:
     if draft.state is not InstanceState.NEEDS_RECOVERY:
         return
     order = draft.flow.order
-    failed = [step for step in draft.steps.values() if step.state is StepState.FAILED and step.id != without]
+    failed = [step for step in draft.steps.values() if joining.holds(draft.flow, step) and step.id != without]
     if failed:
         draft.error = _with_step(min(failed, key=lambda step: order[step.id]))
         return

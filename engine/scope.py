@@ -161,7 +161,8 @@ def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:
 
 
 def _has_output(step: Step) -> bool:
-    return step.state is StepState.SUCCEEDED and step.reason is not StepReason.WAIT_TIMED_OUT
+    # What a loser did after its join was decided came by chance: no expression reads it.
+    return step.state is StepState.SUCCEEDED and step.reason not in {StepReason.WAIT_TIMED_OUT, StepReason.BRANCH_LOST}
 
 
 def _value(draft: Draft, slot: str) -> Json:

@@ -47,7 +47,7 @@ class StepState(StrEnum):
     SUCCEEDED = "SUCCEEDED"  # terminal
     FAILED = "FAILED"  # decided; only recovery reopens it
     SKIPPED = "SKIPPED"  # terminal: by its own `when`, or on a path that was not taken
-    CANCELLED = "CANCELLED"  # terminal: the instance ended first
+    CANCELLED = "CANCELLED"  # terminal: the instance ended first, or the join went on without its branch
 
 
 class StepReason(StrEnum):
@@ -60,6 +60,9 @@ class StepReason(StrEnum):
     QUEUE_FULL = "QUEUE_FULL"  # WAITING to submit again at `due_at`
     STEP_TIMED_OUT = "STEP_TIMED_OUT"  # RUNNING, asked to stop because its bound has passed
     INSTANCE_ENDED = "INSTANCE_ENDED"  # asked to stop, or CANCELLED, because the instance ends
+    # Asked to stop, or decided, after the join went on without its branch. A success is kept, but nobody reads it.
+    BRANCH_LOST = "BRANCH_LOST"
+    JOIN = "JOIN"  # WAITING for its lanes: a failed join that a person's recovery in one of them has reopened
     WHEN = "WHEN"  # SKIPPED by its own condition: the flow goes on past it
     DEAD_PATH = "DEAD_PATH"  # SKIPPED because no live edge leads here
     RECOVERED = "RECOVERED"  # SUCCEEDED or SKIPPED by a person's decision: the flow goes on past it

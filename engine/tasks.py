@@ -107,6 +107,9 @@ def ended(draft: Draft, node: Node, stimulus: TaskEnded) -> None:
     if draft.state is InstanceState.ENDING:
         _ended_while_ending(draft, step, stimulus)
         return
+    if step.reason is StepReason.BRANCH_LOST:
+        _ended_of_a_loser(draft, node, step, stimulus)
+        return
     match stimulus.outcome:
         case Outcome.SUCCEEDED:
             try:
@@ -128,6 +131,30 @@ def _ended_while_ending(draft: Draft, step: Step, stimulus: TaskEnded) -> None:
             draft.fail(step.id, stimulus.error or Failure("TASK_FAILED", "the task failed"))
         case Outcome.CANCELLED:
             draft.cancelled(step.id)
+
+
+def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded) -> None:
+    """Take the end of a task whose branch has lost: nothing is judged by it, and nothing goes on from it."""
+    error = stimulus.error
+    if stimulus.outcome is Outcome.SUCCEEDED:
+        try:
+            check_output(draft, node)
+            if isinstance(node.spec, PollSpec) and not polling.is_done(draft, step, node.spec):
+                draft.cancelled(step.id, StepReason.BRANCH_LOST)
+                return
+        except ExpressionFailed as failed:
+            error = failed.error
+        else:
+            # The effect is there: it is kept and can be compensated.
+            draft.decide(step.id, StepState.SUCCEEDED, reason=StepReason.BRANCH_LOST)
+            draft.record("step.succeeded", step.id)
+            return
+    if stimulus.outcome is Outcome.CANCELLED:
+        draft.cancelled(step.id, StepReason.BRANCH_LOST)
+        return
+    error = error or Failure("TASK_FAILED", "the task failed")
+    draft.decide(step.id, StepState.FAILED, reason=StepReason.BRANCH_LOST, error=error)
+    draft.record("step.failed", step.id, error=error.to_json())
 
 
 def _succeeded(draft: Draft, node: Node, step: Step) -> None:

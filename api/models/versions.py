@@ -18,6 +18,7 @@ class Bounds(Struct, kw_only=True):
     concurrent_tasks: int
     stored_bytes: int
     active_seconds: float
+    lingering_tasks: int = 0
 
 
 class Notice(Struct, kw_only=True):

@@ -93,7 +93,7 @@ def test_c129_dates_stay_the_text_that_was_written() -> None:
 
 
 def test_c131_steps_can_only_lead_forward() -> None:
-    # There are no edges to write, so the only way to a cycle would be a reference to a later step.
+    # A list runs in its order, so the only ways to a cycle would be a reference to a later step, and `needs`.
     text = HEAD + (
         "steps:\n"
         "  - {id: a, task: t.a@1, input: '${ steps.c.output }'}\n"
@@ -104,7 +104,13 @@ def test_c131_steps_can_only_lead_forward() -> None:
     assert findings(compiled) == [("UNCERTAIN_REFERENCE", 6, 43)]
     assert "later" in compiled.findings[0].message
     needs = HEAD + "steps: [{id: d, task: t.d@1, needs: [e]}, {id: e, task: t.e@1, needs: [d]}]\n"
-    assert findings(compile_definition(needs)) == [("NOT_YET_SUPPORTED", 5, 30), ("NOT_YET_SUPPORTED", 5, 64)]
+    assert findings(compile_definition(needs)) == [("MISPLACED_NEEDS", 5, 30), ("MISPLACED_NEEDS", 5, 64)]
+    inside = HEAD + (
+        "steps: [{id: p, parallel: {steps: [{id: d, task: t.d@1, needs: [e]}, {id: e, task: t.e@1, needs: [d]}]}}]\n"
+    )
+    compiled = compile_definition(inside)
+    assert findings(compiled) == [("NEEDS_CYCLE", 5, 65)]
+    assert "`d` needs `e` needs `d`" in compiled.findings[0].message
 
 
 def test_c133_a_tab_is_named_with_its_place() -> None:

@@ -11,8 +11,11 @@ from definitions.graph import (
     Case,
     Edge,
     FailSpec,
+    ForkSpec,
     Graph,
+    JoinPolicy,
     JoinSpec,
+    LaneSpec,
     Node,
     NodeKind,
     PollSpec,
@@ -40,6 +43,9 @@ class Block:
     spec: Spec = None
     when: str | None = None
     parts: Mapping[str, Sequence["Block"]] = field(default_factory=dict)
+    join: JoinPolicy = JoinPolicy.ALL
+    at_least: int = 0
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def only_if(self, when: str) -> "Block":
         return replace(self, when=when)
@@ -116,37 +122,60 @@ def branch(identifier: str, cases: Mapping[str, Sequence[Block]]) -> Block:
     return Block(identifier, NodeKind.BRANCH, BranchSpec(labels), parts=cases)
 
 
-def parallel(identifier: str, branches: Mapping[str, Sequence[Block]]) -> Block:
-    return Block(identifier, NodeKind.FORK, None, parts=branches)
+def parallel(
+    identifier: str, branches: Mapping[str, Sequence[Block]], join: str = "all", *, at_least: int = 0
+) -> Block:
+    lanes = ForkSpec(tuple(LaneSpec(label) for label in branches))
+    return Block(identifier, NodeKind.FORK, lanes, parts=branches, join=JoinPolicy(join), at_least=at_least)
+
+
+def dependent(
+    identifier: str, steps: Sequence[tuple[Block, Sequence[str]]], join: str = "all", *, at_least: int = 0
+) -> Block:
+    """A dependency graph: each step with the ids that it needs, which stand before it."""
+    needs = {step.id: tuple(needed) for step, needed in steps}
+    lanes = ForkSpec(tuple(LaneSpec(label, needed) for label, needed in needs.items()))
+    parts = {step.id: [step] for step, _ in steps}
+    return Block(identifier, NodeKind.FORK, lanes, parts=parts, join=JoinPolicy(join), at_least=at_least, needs=needs)
+
+
+Ends = list[tuple[int, str | None]]
 
 
 class _Lowering:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
+        self.inside: tuple[str, str] | None = None
 
-    def sequence(self, blocks: Sequence[Block], source: int | None, case: str | None) -> tuple[int | None, str | None]:
+    def sequence(self, blocks: Sequence[Block], ends: Ends) -> Ends:
         for block in blocks:
-            source, case = self.block(block, source, case), None
-        return source, case
+            ends = [(self.block(block, ends), None)]
+        return ends
 
-    def node(self, node: Node, source: int | None, case: str | None) -> int:
-        self.nodes.append(node)
+    def node(self, node: Node, ends: Ends) -> int:
+        self.nodes.append(replace(node, inside=self.inside))
         index = len(self.nodes) - 1
-        if source is not None:
-            self.edges.append(Edge(source, index, case))
+        self.edges.extend(Edge(source, index, case) for source, case in ends)
         return index
 
-    def block(self, block: Block, source: int | None, case: str | None) -> int:
+    def block(self, block: Block, ends: Ends) -> int:
         when = None if block.when is None else compile_expression(block.when)
-        index = self.node(Node(block.id, block.kind, block.spec, when, None, len(self.nodes) + 1, 1), source, case)
+        index = self.node(Node(block.id, block.kind, block.spec, when, None, len(self.nodes) + 1, 1), ends)
         if not block.parts:
             return index
-        ends = [self.sequence(blocks, index, label) for label, blocks in block.parts.items()]
-        join = Node(f"{block.id}.end", NodeKind.JOIN, JoinSpec("all", block.id), None, None, 0, 0)
-        target = self.node(join, None, None)
-        self.edges.extend(Edge(end, target, label) for end, label in ends if end is not None)
-        return target
+        outer = self.inside
+        lanes: dict[str, Ends] = {}
+        for label, blocks in block.parts.items():
+            if block.kind is NodeKind.FORK:
+                self.inside = (block.id, label)
+            ways = [end for need in block.needs.get(label, ()) for end in lanes[need]]
+            lanes[label] = self.sequence(blocks, ways or [(index, label)])
+        self.inside = outer
+        needed = {need for needs in block.needs.values() for need in needs}
+        spec = JoinSpec(block.join, block.id, block.at_least)
+        join = Node(f"{block.id}.end", NodeKind.JOIN, spec, None, None, 0, 0)
+        return self.node(join, [end for label, ends in lanes.items() if label not in needed for end in ends])
 
 
 def graph(
@@ -157,7 +186,7 @@ def graph(
     input_schema: Json = True,
 ) -> Graph:
     lowering = _Lowering()
-    lowering.sequence(blocks, None, None)
+    lowering.sequence(blocks, [])
     return Graph(
         format=1,
         workflow="test",

@@ -8,6 +8,7 @@ from definitions.graph import Graph
 from tests.support.graphs import (
     Block,
     branch,
+    dependent,
     done,
     fail,
     graph,
@@ -33,6 +34,7 @@ SENDINGS = st.lists(
     max_size=4,
     unique_by=lambda sending: sending[0],
 )
+JOINS = st.sampled_from(["all", "any", "at_least", "settled"])
 INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
 
 
@@ -44,7 +46,7 @@ def blocks(draw: st.DrawFn, names: Callable[[], str], depth: int) -> list[Block]
 @st.composite
 def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
     kinds = ["task", "task", "poll", "wait", "until", "signal", "signal", "set", "fail", "return"] + (
-        ["branch", "parallel"] * 3 if depth else []
+        ["branch", "parallel", "needs"] * 2 if depth else []
     )
     kind = draw(st.sampled_from(kinds))
     name = names()
@@ -82,10 +84,24 @@ def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
             block = branch(
                 name, cases if draw(st.integers(0, 5)) == 0 else {**cases, "else": draw(blocks(names, depth - 1))}
             )
-        case _:
+        case "parallel":
             count = draw(st.integers(1, 3))
-            block = parallel(name, {f"b{index}": draw(blocks(names, depth - 1)) for index in range(count)})
+            lanes = {f"b{index}": draw(blocks(names, depth - 1)) or [wait(names(), 1.0)] for index in range(count)}
+            block = parallel(name, lanes, draw(JOINS), at_least=draw(st.integers(1, count)))
+        case _:
+            block = draw(dependency_graphs(name, names, depth))
     return block.only_if(draw(CONDITIONS)) if draw(st.integers(0, 3)) == 0 else block
+
+
+@st.composite
+def dependency_graphs(draw: st.DrawFn, name: str, names: Callable[[], str], depth: int) -> Block:
+    """Steps of which each may need any before it; joins that can never be satisfied are among them."""
+    made: list[tuple[Block, list[str]]] = []
+    for _ in range(draw(st.integers(1, 5))):
+        earlier = [step.id for step, _ in made]
+        needs = draw(st.lists(st.sampled_from(earlier), max_size=3, unique=True)) if earlier else []
+        made.append((draw(steps(names, depth - 1)), needs))
+    return dependent(name, made, draw(JOINS), at_least=draw(st.integers(1, len(made))))
 
 
 @st.composite
