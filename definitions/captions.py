@@ -28,12 +28,12 @@ def facts_of(node: Node) -> list[str]:
     """Return what a node runs or waits for, and what bounds it, a line each."""
     match node.spec:
         case TaskSpec() as task:
-            return [_task(task), *_task_bounds(task)]
+            return [_task(task), *_keys(task), *_task_bounds(task)]
         case PollSpec() as poll:
             ends = [f"done when {poll.done_when.source}"]
             if poll.fail_when is not None:
                 ends.insert(0, f"fails when {poll.fail_when.source}")
-            return [_task(poll.task), _rhythm(poll), *ends]
+            return [_task(poll.task), *_keys(poll.task), _rhythm(poll), *ends]
         case WaitSpec(for_seconds=seconds):
             return [f"for {format_duration(seconds)}"]
         case UntilSpec(until=until, timeout_seconds=timeout):
@@ -58,6 +58,10 @@ def _signal(wait: SignalSpec) -> list[str]:
 
 def _task(task: TaskSpec) -> str:
     return f"{task.type}@{task.task_version} on {task.queue}"
+
+
+def _keys(task: TaskSpec) -> list[str]:
+    return [f"holds {', '.join(str(key.source) for key in task.concurrency_keys)}"] if task.concurrency_keys else []
 
 
 def _task_bounds(task: TaskSpec) -> list[str]:

@@ -12,7 +12,7 @@ from definitions.findings import Findings
 from definitions.positions import Positions
 from definitions.scalars import positions_of
 from definitions.source import Source
-from definitions.template import CheckedTemplate, check_template, escape
+from definitions.template import TEXT_KINDS, CheckedTemplate, Template, check_template, escape
 from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, to_json
 
 
@@ -68,6 +68,14 @@ class ExpressionCompiler:
         for located in checked.problems:
             self._findings.add_problem(located.problem, located.positions)
         return checked
+
+    def text(self, scalar: Scalar, environment: Environment, *, what: str) -> Template | None:
+        """Compile a text with holes; one that can't be a text when it is filled in is a finding."""
+        checked = self.template(scalar, environment)
+        if checked.template is not None and checked.type.kind not in TEXT_KINDS:
+            message = f"{what} must be a text, this is {checked.type}"
+            self._findings.at(Code.TYPE_MISMATCH, scalar.place, message)
+        return checked.template
 
     def _places(self, node: YamlNode, pointer: str) -> Iterator[tuple[str, Positions]]:
         match node:

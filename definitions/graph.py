@@ -71,6 +71,7 @@ class TaskSpec:
     timeout_seconds: float  # the step's bound: the task's deadline counts from its submission
     priority: int
     output_schema: Json | None = None
+    concurrency_keys: tuple[Template, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

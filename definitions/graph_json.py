@@ -185,11 +185,21 @@ def _task_to_json(task: TaskSpec) -> Document:
         "timeout_seconds": task.timeout_seconds,
         "priority": task.priority,
         "output_schema": task.output_schema,
+        # Left out where there are none: a graph that does not use them is written as it always was.
+        **(
+            {"concurrency_keys": [_template_to_json(key) for key in task.concurrency_keys]}
+            if task.concurrency_keys
+            else {}
+        ),
     }
 
 
 def _task_from_json(document: Document) -> TaskSpec:
-    changed = {"input": _certain_template(document["input"]), "retry": RetrySpec(**document["retry"])}
+    changed = {
+        "input": _certain_template(document["input"]),
+        "retry": RetrySpec(**document["retry"]),
+        "concurrency_keys": tuple(_certain_template(key) for key in document.get("concurrency_keys", ())),
+    }
     return TaskSpec(**{**document, **changed})
 
 

@@ -6,7 +6,9 @@ from definitions.fields import Keys
 
 KINDS = ("task", "branch", "parallel", "wait", "poll", "set", "fail", "return")
 LATER_KINDS = {"foreach": "a loop over items", "workflow": "a child workflow"}
-OPTION_KEYS = frozenset({"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry"})
+OPTION_KEYS = frozenset(
+    {"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry", "concurrency_keys"}
+)
 TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
 COMMON_KEYS = frozenset({"id", "title", "when", "needs"})
 
@@ -25,13 +27,12 @@ TOP = Keys(
         "on_error": "an error handler",
     },
 )
-DEFAULTS = Keys("`defaults`", OPTION_KEYS, {"concurrency_keys": "limits shared by key"})
+DEFAULTS = Keys("`defaults`", OPTION_KEYS, {})
 RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
 
 _LATER_KEYS = {
     "on_error": "an error handler",
     "compensate": "a task that undoes the step",
-    "concurrency_keys": "limits shared by key",
     "redact": "values masked in reads and logs",
     "pause_at": "a pause before the step",
     **LATER_KINDS,
@@ -51,6 +52,6 @@ POLL = Keys(
     OPTION_KEYS
     | {"task", "input", "output", "done_when", "fail_when", "every", "backoff", "max_every", "max_rounds"}
     | {"on_round_error"},
-    {"concurrency_keys": "limits shared by key"},
+    {},
 )
 FAIL = Keys("`fail`", frozenset({"code", "message"}), {})

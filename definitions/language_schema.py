@@ -98,6 +98,12 @@ def _option_values() -> dict[str, Schema]:
         "timeout": _described(_reference("span"), "The bound of the step, counted from its submission."),
         "priority": _described(_integer(limits.PRIORITY_MIN, limits.PRIORITY_MAX), "Higher goes first."),
         "retry": _reference("retry"),
+        "concurrency_keys": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "maxItems": limits.CONCURRENCY_KEYS_MAX,
+            "description": "Keys that few tasks may hold at once; the task holds all of them while it runs, or waits.",
+        },
     }
 
 

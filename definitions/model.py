@@ -34,6 +34,7 @@ class TaskOptions:
     timeout: float | None = None
     priority: int | None = None
     retry: RetryModel = field(default_factory=RetryModel)
+    concurrency_keys: tuple[Scalar, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from definitions.fields import Fields
 from definitions.findings import Findings
 from definitions.model import RetryModel, TaskModel, TaskOptions
 from definitions.schema import Location, bad_defaults, endless_reference, foreign_references, violations
-from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, has_broken, to_json
+from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode, has_broken, to_json
 from orbit.jsontext import Json
 
 
@@ -29,7 +29,40 @@ def read_options(fields: Fields) -> TaskOptions:
         timeout=timeout,
         priority=fields.integer("priority", limits.PRIORITY_MIN, limits.PRIORITY_MAX),
         retry=_read_retry(fields),
+        concurrency_keys=_read_concurrency_keys(fields),
     )
+
+
+def _read_concurrency_keys(fields: Fields) -> tuple[Scalar, ...] | None:
+    """Read the keys that a task holds; their holes are looked at where the step's scope is known."""
+    written = fields.sequence_of("concurrency_keys")
+    if written is None:
+        return None
+    if len(written.items) > limits.CONCURRENCY_KEYS_MAX:
+        message = f"a task may have {limits.CONCURRENCY_KEYS_MAX} concurrency keys, not {len(written.items)}"
+        fields.findings.at(Code.OUT_OF_RANGE, fields.key_place("concurrency_keys"), message)
+    for item in written.items:
+        if not isinstance(item, (Scalar, Broken)):
+            fields.findings.at(Code.WRONG_TYPE, item.place, "a concurrency key must be a text")
+    return tuple(item for item in written.items if isinstance(item, Scalar) and _is_key(item, fields.findings))
+
+
+def _is_key(item: Scalar, findings: Findings) -> bool:
+    text = item.value
+    if not isinstance(text, str):
+        findings.at(
+            Code.WRONG_TYPE, item.place, "a concurrency key must be a text", f'write "{item.text[:40]}" in quotes'
+        )
+        return False
+    if not 1 <= len(text) <= limits.CONCURRENCY_KEY_CHARACTERS_MAX and "${" not in text:
+        message = f"a concurrency key has 1 to {limits.CONCURRENCY_KEY_CHARACTERS_MAX} characters, not {len(text)}"
+        findings.at(Code.OUT_OF_RANGE, item.place, message)
+        return False
+    if text.endswith("*"):
+        message = "a concurrency key can't end in `*`: where limits are set that stands for all keys that begin so"
+        findings.at(Code.BAD_VALUE, item.place, message, "name the key itself, such as `supplier:${ input.supplier }`")
+        return False
+    return True
 
 
 def _read_retry(fields: Fields) -> RetryModel:

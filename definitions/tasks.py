@@ -11,6 +11,7 @@ from definitions.bounds import task as task_bounds
 from definitions.graph import RetrySpec, TaskSpec
 from definitions.model import RetryModel, TaskModel, TaskOptions
 from definitions.template import Template
+from definitions.yaml_tree import Scalar
 
 _T = TypeVar("_T")
 
@@ -78,7 +79,12 @@ def _retry(own: RetryModel, defaults: RetryModel) -> RetrySpec:
     )
 
 
-def spec_of(model: TaskModel, policy: Policy, template: Template) -> TaskSpec:
+def keys_of(options: TaskOptions, defaults: TaskOptions) -> tuple[Scalar, ...]:
+    """Return the concurrency keys in force as they are written: a step's own replace those of `defaults`."""
+    return _first(options.concurrency_keys, defaults.concurrency_keys, default=())
+
+
+def spec_of(model: TaskModel, policy: Policy, template: Template, keys: tuple[Template, ...]) -> TaskSpec:
     """Return the task as the engine submits it."""
     assert model.type is not None, "a task without a type has a finding and gets no graph"
     return TaskSpec(
@@ -92,4 +98,5 @@ def spec_of(model: TaskModel, policy: Policy, template: Template) -> TaskSpec:
         timeout_seconds=policy.timeout,
         priority=policy.priority,
         output_schema=model.output_schema,
+        concurrency_keys=keys,
     )

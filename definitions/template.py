@@ -31,7 +31,7 @@ Renderer = Callable[[Mapping[str, Json]], Json]
 Places = Mapping[str, Positions]
 
 _OPEN, _ESCAPED = "${", "$${"
-_TEXT_KINDS = NUMERIC | {Kind.STRING, Kind.BOOL, Kind.DYN}
+TEXT_KINDS = NUMERIC | {Kind.STRING, Kind.BOOL, Kind.DYN}
 _HERE = Positions()
 
 
@@ -178,7 +178,7 @@ class _Builder:
             expression, kind = self._hole(segment, place)
             if expression:
                 parts.append(expression)
-            if kind.kind not in _TEXT_KINDS:
+            if kind.kind not in TEXT_KINDS:
                 message = f"{kind} can't stand inside a longer text"
                 problem = Problem(Code.TEMPLATE_TYPE, 0, message, "make it the whole value, or take a field of it")
                 self.problems.append(Located(problem, place))

@@ -54,7 +54,7 @@ from definitions.model import (
 from definitions.schema import type_of_schema
 from definitions.scope import Catalogue, Scope, round_roots, signal_roots
 from definitions.source import Source
-from definitions.tasks import Policy, policy_of, spec_of
+from definitions.tasks import Policy, keys_of, policy_of, spec_of
 from definitions.template import Template
 from definitions.yaml_tree import YamlNode
 
@@ -245,11 +245,17 @@ class Weaver:
             self._findings.at(Code.QUEUE_MISSING, task.place, message, hint)
         return policy
 
+    def _keys(self, task: TaskModel, environment: Environment) -> tuple[Template, ...]:
+        written = keys_of(task.options, self._model.defaults)
+        made = [self._expressions.text(key, environment, what="a concurrency key") for key in written]
+        return tuple(key for key in made if key is not None)
+
     def _task(self, spot: _Spot, task: TaskModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
         policy = self._policy(task)
         template = self._expressions.template(task.input, self._environment(scope, step.id)).template
-        spec = spec_of(task, policy, template) if policy and template and task.type else None
+        keys = self._keys(task, self._environment(scope, step.id))
+        spec = spec_of(task, policy, template, keys) if policy and template and task.type else None
         index = self._add(spot, NodeKind.TASK, spec)
         self._succeed(spot, type_of_schema(task.output_schema))
         return [(index, None)], policy.bounds() if policy else bounds.NOTHING
@@ -260,6 +266,7 @@ class Weaver:
         output = type_of_schema(poll.task.output_schema)
         inside = self._environment(scope, step.id, round_roots())
         template = self._expressions.template(poll.task.input, inside).template
+        keys = self._keys(poll.task, inside)
         judging = self._environment(scope, step.id, round_roots(output))
         fails = self._expressions.condition(poll.fail_when, judging).expression if poll.fail_when else None
         done = self._expressions.condition(poll.done_when, judging).expression if poll.done_when else None
@@ -272,7 +279,7 @@ class Weaver:
             part = bounds.poll(policy.bounds(), rounds, timeout_seconds=poll.timeout)
             if template and done and poll.task.type:
                 spec = PollSpec(
-                    task=spec_of(poll.task, policy, template),
+                    task=spec_of(poll.task, policy, template, keys),
                     done_when=done,
                     fail_when=fails,
                     every_seconds=poll.every,

@@ -326,6 +326,7 @@ def _request(work: Work, command: SubmitTask) -> TaskRequest:
         attempt_timeout_micros=seconds(spec.attempt_timeout_seconds),
         priority=spec.priority,
         retry=retry,
+        concurrency_keys=command.concurrency_keys,
         business_key=work.instance.business_key,
         traceparent=origin.traceparent,
         owner=TaskOwner(work.instance.id, command.step, command.round),

@@ -23,6 +23,7 @@ class SubmitTask:
     params: Json
     start_deadline_at: Micros
     deadline_at: Micros
+    concurrency_keys: tuple[str, ...] = ()
     retry_of: bytes | None = None  # the ended task whose line it continues
 
 

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from definitions.expression import EvaluationError, Expression
+from definitions.expression.functions import to_text
 from definitions.graph import BranchSpec, Node
+from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX
 from definitions.template import Template
 from engine.draft import Draft
 from engine.instance import INPUT, Failure, Step
@@ -97,6 +99,16 @@ def render_text(draft: Draft, template: Template) -> str:
     """Compute a template that stands for text."""
     value = render(draft, template)
     return value if isinstance(value, str) else str(value)
+
+
+def render_key(draft: Draft, template: Template, *, round_number: int) -> str:
+    """Compute a concurrency key; what can be none fails the step."""
+    value = render(draft, template, round_number=round_number)
+    key = to_text(value) or ""
+    if not 1 <= len(key) <= CONCURRENCY_KEY_CHARACTERS_MAX or key.endswith("*"):
+        message = f"a concurrency key has 1 to {CONCURRENCY_KEY_CHARACTERS_MAX} characters and does not end in `*`"
+        raise ExpressionFailed(Failure("EXPRESSION_ERROR", message, {"cause": "NO_KEY", "key": key[:200]}))
+    return key
 
 
 def choose(draft: Draft, node: Node) -> str:

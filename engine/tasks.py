@@ -7,16 +7,18 @@ passed is still decided by what its task answers, so a success that came anyway 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 
 from definitions.graph import Node, PollSpec, TaskSpec
 from engine import polling
 from engine.command import SubmitTask
 from engine.draft import Draft
 from engine.instance import Failure, Step
-from engine.scope import ExpressionFailed, check_output, render
+from engine.scope import ExpressionFailed, check_output, render, render_key
 from engine.states import InstanceState, StepReason, StepState
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, SubmissionRefused, TaskEnded
 from orbit.clock import SECOND, Micros, seconds
+from orbit.jsontext import Json
 
 REFUSED_WAIT_MICROS = SECOND
 REFUSED_WAIT_MICROS_MAX = 30 * SECOND
@@ -25,7 +27,7 @@ REFUSED_WAIT_MICROS_MAX = 30 * SECOND
 def enter(draft: Draft, node: Node) -> None:
     """Enter a TASK or POLL node: its first task is submitted at once."""
     spec = polling.task_spec(node)
-    params = render(draft, spec.input, round_number=1)
+    rendered = _render(draft, spec, 1)
     step = draft.enter(
         node.id,
         StepState.RUNNING,
@@ -33,7 +35,7 @@ def enter(draft: Draft, node: Node) -> None:
         start_by_at=draft.now + seconds(spec.start_within_seconds),
         timeout_at=draft.now + seconds(node.spec.timeout_seconds) if isinstance(node.spec, PollSpec) else None,
     )
-    _submit(draft, step, spec, params)
+    _submit(draft, step, spec, rendered)
 
 
 def submit_again(draft: Draft, node: Node, step: Step) -> None:
@@ -44,20 +46,34 @@ def submit_again(draft: Draft, node: Node, step: Step) -> None:
         message = f"queue {spec.queue} was full for {spec.start_within_seconds:g} s"
         _failed(draft, node, step, Failure("START_DEADLINE_EXCEEDED", message))
         return
-    _submit(draft, step, spec, render(draft, spec.input, round_number=step.poll_round))
+    _submit(draft, step, spec, _render(draft, spec, step.poll_round))
 
 
 def next_round(draft: Draft, node: Node, step: Step) -> None:
     """Begin the next round of a poll."""
     spec = polling.task_spec(node)
     number = step.round + 1
-    params = render(draft, spec.input, round_number=step.poll_round + 1)
+    rendered = _render(draft, spec, step.poll_round + 1)
     start_by_at = draft.now + seconds(spec.start_within_seconds)
     step = draft.change(step, round=number, task_id=None, retry_of=None, start_by_at=start_by_at, refused_count=0)
-    _submit(draft, step, spec, params)
+    _submit(draft, step, spec, rendered)
 
 
-def _submit(draft: Draft, step: Step, spec: TaskSpec, params: object) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """What a task's templates give: its params, and the concurrency keys that it holds."""
+
+    params: Json
+    keys: tuple[str, ...]
+
+
+def _render(draft: Draft, spec: TaskSpec, round_number: int) -> _Rendered:
+    params = render(draft, spec.input, round_number=round_number)
+    keys = tuple(render_key(draft, key, round_number=round_number) for key in spec.concurrency_keys)
+    return _Rendered(params, keys)
+
+
+def _submit(draft: Draft, step: Step, spec: TaskSpec, rendered: _Rendered) -> None:
     start_by_at = step.start_by_at
     assert start_by_at is not None
     deadline_at = draft.now + seconds(spec.timeout_seconds)
@@ -65,7 +81,18 @@ def _submit(draft: Draft, step: Step, spec: TaskSpec, params: object) -> None:
     timeout_at = deadline_at if step.timeout_at is None else step.timeout_at
     step = draft.change(step, StepState.RUNNING, reason=None, due_at=None, timeout_at=timeout_at)
     start_deadline_at = min(start_by_at, deadline_at)
-    draft.submit(SubmitTask(step.id, step.round, spec, params, start_deadline_at, deadline_at, step.retry_of))
+    draft.submit(
+        SubmitTask(
+            step=step.id,
+            round=step.round,
+            spec=spec,
+            params=rendered.params,
+            start_deadline_at=start_deadline_at,
+            deadline_at=deadline_at,
+            concurrency_keys=rendered.keys,
+            retry_of=step.retry_of,
+        )
+    )
     if step.poll_round == 1:
         draft.record("step.submitted", step.id, queue=spec.queue, type=spec.type, version=spec.task_version)
 

@@ -11,7 +11,7 @@ from orbit.clock import SECOND, Micros, to_rfc3339
 from orbit.errors import NotFound
 from orbit.jsontext import Json
 from pulse.claim import window_room
-from pulse.key_limits import key_view
+from pulse.explain import limit_details, place_details, unserved_since
 from pulse.quotas import Permits, permits_read
 from pulse.states import TERMINAL, TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
@@ -23,7 +23,6 @@ from pulse.store.task import (
     TaskRow,
     attempts_view,
     outputs_read,
-    ready_ahead,
     task_states,
     task_view,
     tasks_find,
@@ -44,7 +43,6 @@ __all__ = [
     "tasks_list",
 ]
 
-_AHEAD_MAX = 10_000
 _SESSIONS_MAX = 1_000
 
 
@@ -171,42 +169,15 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
     usage = usage_read(tx, [row.queue_id])[row.queue_id]
     sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX)
     permits = permits_read(tx, [usage])
-    reason = _reason(row, _Standing(usage, sessions, permits), now=tx.now())
+    now = tx.now()
+    reason = _reason(row, _Standing(usage, sessions, permits), now=now)
     plain = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
-    place = row.fair_at or plain
-    details: dict[str, Json] = {
-        "available_at": to_rfc3339(row.available_at),
-        "paused": usage.paused,
-        "active": str(usage.active),
-        "max_concurrency": usage.max_concurrency,
-        "rate_per_second": usage.rate_per_second,
-        "window_started_at": to_rfc3339(usage.window_started_at),
-        "window_used": str(usage.window_used),
-        "compatible_workers": sum(_serves(item, row) for item in sessions),
-    }
-    if row.held_since is not None:
-        details["held_since"] = to_rfc3339(row.held_since)
-    if row.wait_reason == WaitReason.READY:
-        ahead = ready_ahead(tx, lane_id=row.lane_id, dispatch_at=place, task_id=row.id, limit=_AHEAD_MAX)
-        details["ahead_in_lane"] = str(ahead)
-    if row.concurrency_keys is not None:
-        details["concurrency_keys"] = _keys(tx, row)
+    serving = sum(_serves(item, row) for item in sessions)
+    details = place_details(tx, row, place=row.fair_at or plain)
+    details |= limit_details(tx, row, usage, permits, now=now) | {"compatible_workers": serving}
+    if not serving:
+        details["no_compatible_worker_since"] = to_rfc3339(unserved_since(tx, row))
     return view, Waiting(reason, details)
-
-
-def _keys(tx: Transaction, row: TaskRow) -> list[Json]:
-    """Say of each of a task's keys who holds it and how many wait for it."""
-    views = [key_view(tx, row.namespace_id, name) for name in json.loads(row.concurrency_keys)]
-    return [
-        {
-            "key": view.pattern,
-            "limit": view.limit,
-            "active": str(view.active),
-            "waiting": str(view.waiting),
-            "held_by": [task_id.hex() for task_id in view.holders],
-        }
-        for view in views
-    ]
 
 
 def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[TaskView]:

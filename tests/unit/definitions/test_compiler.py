@@ -239,7 +239,6 @@ def test_an_output_schema_gives_its_types_to_later_steps() -> None:
     [
         "on_error: [{match: x, then: continue}]",
         "compensate: {task: t.u@1}",
-        "concurrency_keys: [k]",
         "redact: [/x]",
         "pause_at: step",
     ],
