@@ -22,6 +22,7 @@ _LINE = 17
 _PADDING = 10
 _GAP = 30  # between a step and the next, room for an arrow
 _LANE_GAP = 22
+_RANK_GAP = 44  # between the rows of a dependency graph, room for the ways from need to step
 _WIDTH_MIN = 150
 _COLUMNS_MAX = 46
 _ROWS_MAX = 3
@@ -114,15 +115,36 @@ def _box(part: Part) -> _Box:
         width = max(_WIDTH_MIN, _text_width(lines) + 2 * _PADDING)
         return _Box(part, lines, (), width, len(lines) * _LINE + 2 * _PADDING)
     lanes = tuple(_lane(lane) for lane in part.lanes)
-    side_by_side = sum(lane.width for lane in lanes) + _LANE_GAP * (len(lanes) - 1)
-    width = max(side_by_side, _text_width(lines)) + 2 * _PADDING + 8
-    height = len(lines) * _LINE + max((lane.height for lane in lanes), default=0) + 2 * _PADDING + 2 * _GAP
-    return _Box(part, lines, lanes, width, height)
+    rows = _ranked(lanes)
+    width = max(*(_row_width(row) for row in rows), _text_width(lines)) + 2 * _PADDING + 8
+    inner = sum(max(lane.height for lane in row) for row in rows) + _RANK_GAP * (len(rows) - 1)
+    return _Box(part, lines, lanes, width, len(lines) * _LINE + inner + 2 * _PADDING + 2 * _GAP)
+
+
+def _ranked(lanes: tuple[_Lane, ...]) -> list[list[_Lane]]:
+    """Group lanes into rows, each below all that it needs; without needs there is one row."""
+    ranks: dict[str, int] = {}
+    rows: list[list[_Lane]] = [[]]
+    for each in lanes:  # they stand in a topological order
+        rank = 1 + max((ranks[need] for need in each.lane.needs), default=-1)
+        ranks[each.lane.label] = rank
+        if rank == len(rows):
+            rows.append([])
+        rows[rank].append(each)
+    return rows
+
+
+def _row_width(row: list[_Lane]) -> int:
+    return sum(lane.width for lane in row) + _LANE_GAP * (len(row) - 1)
 
 
 def _lane(lane: Lane) -> _Lane:
-    if lane.when is None:
-        head: tuple[_Text, ...] = (_Text("when", lane.label),)
+    if lane.needs:
+        head: tuple[_Text, ...] = tuple(
+            _Text("when", row) for row in _rows(f"needs {', '.join(lane.needs)}", _COLUMNS_MAX - 6)
+        )
+    elif lane.when is None:
+        head = (_Text("when", lane.label),)
     else:
         head = tuple(_Text("when", row) for row in _rows(f"when {lane.when}", _COLUMNS_MAX - 6))
     boxes = tuple(_box(part) for part in lane.parts)
@@ -208,22 +230,57 @@ class _Canvas:
     def _lanes(self, box: _Box, middle: int, top: int, bottom: int) -> None:
         """Draw the lanes of a block between the line that opens it and the line that closes it."""
         opens_y, closes_y = top + _GAP // 3, bottom - _GAP // 3
-        total = sum(lane.width for lane in box.lanes) + _LANE_GAP * (len(box.lanes) - 1)
-        x = middle - total // 2
-        centres = []
+        places = _places(box.lanes, middle, opens_y + _GAP // 3)
+        needed = {need for lane in box.lanes for need in lane.lane.needs}
+        # The ways come first, so that where one passes a step of a row between, the step is drawn over it.
         for lane in box.lanes:
-            centre = x + lane.width // 2
-            centres.append(centre)
-            head_y = opens_y + _GAP // 3
-            self.elements.append(f'<path class="flow" d="M{centre} {opens_y}V{head_y}"/>')
-            self.texts(centre, head_y, lane.head, middle=True)
-            start = head_y + len(lane.head) * _LINE + 2
-            end = self.column(lane.boxes, centre, start + _GAP // 2, from_y=start)
-            if lane.lane.goes_on:
-                self.elements.append(f'<path class="flow" d="M{centre} {end}V{closes_y}"/>')
-            x += lane.width + _LANE_GAP
-        going_on = [centre for centre, lane in zip(centres, box.lanes, strict=True) if lane.lane.goes_on]
-        self.elements.append(f'<path class="flow" d="M{min([*centres, middle])} {opens_y}H{max([*centres, middle])}"/>')
-        if going_on:
-            left, right = min([*going_on, middle]), max([*going_on, middle])
+            place = places[lane.lane.label]
+            for need in lane.lane.needs:
+                self._way(places[need], place)
+            if not lane.lane.needs:
+                self.elements.append(f'<path class="flow" d="M{place.x} {opens_y}V{place.top}"/>')
+        starts = [places[lane.lane.label].x for lane in box.lanes if not lane.lane.needs]
+        ends = [places[lane.lane.label] for lane in box.lanes if lane.lane.goes_on and lane.lane.label not in needed]
+        self.elements += [f'<path class="flow" d="M{end.x} {end.bottom}V{closes_y}"/>' for end in ends]
+        for lane in box.lanes:
+            place = places[lane.lane.label]
+            self.texts(place.x, place.top, lane.head, middle=True)
+            start = place.top + len(lane.head) * _LINE + 2
+            self.column(lane.boxes, place.x, start + _GAP // 2, from_y=start)
+        left, right = min([*starts, middle]), max([*starts, middle])
+        self.elements.append(f'<path class="flow" d="M{left} {opens_y}H{right}"/>')
+        if ends:
+            left, right = min(middle, *(end.x for end in ends)), max(middle, *(end.x for end in ends))
             self.elements.append(f'<path class="flow" d="M{left} {closes_y}H{right}M{middle} {closes_y}V{bottom}"/>')
+
+    def _way(self, need: _Place, step: _Place) -> None:
+        """Draw the way from a step to one that needs it, with its head; it turns in the room below its row."""
+        between = (need.row_bottom + step.top) // 2
+        curve = f"C{need.x} {between} {step.x} {between} {step.x} {step.top - 5}"
+        self.elements.append(f'<path class="flow" d="M{need.x} {need.bottom}V{need.row_bottom}{curve}"/>')
+        self.elements.append(f'<path class="head" d="M{step.x - 4} {step.top - 7}h8l-4 7z"/>')
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a lane is drawn: its middle, its upper and its lower edge, and the lower edge of its row."""
+
+    x: int
+    top: int
+    bottom: int
+    row_bottom: int
+
+
+def _places(lanes: tuple[_Lane, ...], middle: int, top: int) -> dict[str, _Place]:
+    found: dict[str, _Place] = {}
+    for row in _ranked(lanes):
+        x = middle - _row_width(row) // 2
+        row_bottom = top + max(lane.height for lane in row)
+        for lane in row:
+            end = top + len(lane.head) * _LINE + 2
+            if lane.boxes:
+                end += _GAP // 2 + _column_height(lane.boxes)
+            found[lane.lane.label] = _Place(x + lane.width // 2, top, end, row_bottom)
+            x += lane.width + _LANE_GAP
+        top = row_bottom + _RANK_GAP
+    return found

@@ -317,6 +317,8 @@ def _fire(draft: Draft, node: Node, step: Step) -> None:
 
 
 def _step_due(step: Step) -> Micros | None:
+    if step.reason is StepReason.JOIN:
+        return None  # its lanes decide it, no timer
     if step.state is StepState.WAITING:
         instants = [instant for instant in (step.due_at, step.timeout_at) if instant is not None]
         return min(instants, default=None)
@@ -364,7 +366,7 @@ def _check_waits(instance: Instance) -> None:
         instance.state is InstanceState.NEEDS_RECOVERY
         or _is_paused(instance)
         or any(
-            step.has_task or (step.state is StepState.WAITING and step.due_at is not None)
+            step.has_task or (step.state is StepState.WAITING and step.reason is not StepReason.JOIN)
             for step in instance.steps.values()
         )
     )

@@ -192,7 +192,9 @@ def reopen(draft: Draft, step: Step) -> None:
     for block in draft.flow.lanes.around(step.id):
         own = None if block.join is None else draft.steps.get(block.join)
         if own is not None and own.state is StepState.FAILED:
-            draft.change(own, StepState.WAITING, reason=StepReason.JOIN, error=None, finished_at=None)
+            # It is due from now on: each time the flow has settled it is judged anew, and no timer fires it.
+            fields = {"reason": StepReason.JOIN, "due_at": draft.now, "error": None, "finished_at": None}
+            draft.change(own, StepState.WAITING, **fields)
             draft.record("step.waiting", own.id, reason=StepReason.JOIN.value)
             draft.joins[own.id] = None
 

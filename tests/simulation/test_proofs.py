@@ -21,6 +21,7 @@ from engine.instance import Failure
 from engine.simulator import Answer, Refusal, Simulation
 from engine.states import INSTANCE_TERMINAL
 from engine.stimulus import Outcome
+from orbit.clock import SECOND
 
 EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 60
 HEAD = """\
@@ -55,10 +56,37 @@ class Writer:
         for _ in range(self.chance.randint(1, 4)):
             yield from self.step(depth, indent, certain)
 
+    def sure(self, indent: str, certain: list[str]) -> Iterator[str]:
+        name = f"s{self.chance.randrange(10**9)}"
+        yield f"{indent}- id: {name}"
+        yield f"{indent}  task: t.a@1"
+        yield f"{indent}  input: {self.reference(certain)}"
+        certain.append(name)
+
+    def graph(self, indent: str, certain: list[str]) -> Iterator[str]:
+        """Write steps that need earlier ones of the same list; the first is sure to run, and a need may be read."""
+        made: list[str] = []
+        for number in range(self.chance.randint(2, 5)):
+            name = f"s{self.chance.randrange(10**9)}"
+            needs = self.chance.sample(made, self.chance.randint(0, len(made)))
+            yield f"{indent}- id: {name}"
+            yield f"{indent}  task: t.a@1"
+            if number and self.chance.random() < 0.3:
+                yield f"{indent}  when: {self.condition()}"
+            if needs:
+                yield f"{indent}  needs: [{', '.join(needs)}]"
+                bare = len(needs) == 1 or self.chance.random() < self.daring
+                read = f"steps.{needs[0]}.output"
+                yield f"{indent}  input: '${{ {read if bare else f'default({read}, null)'} }}'"
+            else:
+                yield f"{indent}  input: {self.reference(certain)}"
+            made.append(name)
+        self.maybe += made
+
     def step(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         name = f"s{self.chance.randrange(10**9)}"
         kind = self.chance.choice(
-            ["task", "task", "set", "wait", "signal", "poll", "end", *["branch", "parallel"] * depth]
+            ["task", "task", "set", "wait", "signal", "poll", "end", *["branch", "parallel", "needs"] * depth]
         )
         is_conditional = kind == "end" or self.chance.random() < 0.25
         yield f"{indent}- id: {name}"
@@ -91,13 +119,24 @@ class Writer:
                     yield from self.block(depth - 1, f"{indent}        ", list(certain))
                 yield f"{indent}    - else: []"
             case "parallel":
+                join = self.chance.choice(["all", "any", "settled", "{at_least: 2}"])
                 yield f"{indent}  parallel:"
+                yield f"{indent}    join: {join}"
                 yield f"{indent}    branches:"
-                for branch in range(self.chance.randint(1, 3)):
+                gained: list[str] = []
+                for branch in range(self.chance.randint(2, 3)):
                     beside = list(certain)
                     yield f"{indent}      b{branch}:"
+                    # The first step of each is sure to run, so that every join can be satisfied.
+                    yield from self.sure(f"{indent}        ", beside)
                     yield from self.block(depth - 1, f"{indent}        ", beside)
-                    inside += [each for each in beside if each not in inside]
+                    gained += [each for each in beside if each not in certain]
+                (inside if join == "all" else self.maybe).extend(gained)
+            case "needs":
+                yield f"{indent}  parallel:"
+                yield f"{indent}    join: {self.chance.choice(['all', 'any', 'settled', '{at_least: 1}'])}"
+                yield f"{indent}    steps:"
+                yield from self.graph(f"{indent}      ", certain)
             case _:
                 yield f"{indent}  return: {{}}"
         if kind in {"task", "set", "poll", "signal"}:
@@ -125,19 +164,22 @@ def definition(seed: int) -> Graph:
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_what_publishing_proves_holds_in_every_run(seed: int, answers: list[int]) -> None:
     graph = definition(seed)
-    running: set[tuple[str, int]] = set()
+    running: dict[tuple[str, int], float] = {}  # when each task ends
+    most_at_once = 0
     taken: list[tuple[str, int]] = []
     refused = 0
 
     def script(command: SubmitTask) -> Answer | Refusal:
-        nonlocal refused
+        nonlocal refused, most_at_once
         kind = answers[(len(taken) + refused) % len(answers)]
         if kind == 0 and refused % 5 != 4:
             refused += 1
             return Refusal(Failure("QUEUE_FULL", "full"))
         taken.append((command.step, command.round))
-        running.add((command.step, command.round))
         longest = command.spec.timeout_seconds + command.spec.attempt_timeout_seconds
+        now = command.deadline_at / SECOND - command.spec.timeout_seconds
+        running[command.step, command.round] = now + longest
+        most_at_once = max(most_at_once, sum(ends_at > now + 1e-6 for ends_at in running.values()))
         late = Answer(output={"done": kind == 1}, after_seconds=longest, ignores_cancel=True)
         failed = Answer(Outcome.FAILED, error=Failure("X", "failed"), after_seconds=longest, ignores_cancel=True)
         return failed if kind == 2 else late
@@ -149,6 +191,7 @@ def test_what_publishing_proves_holds_in_every_run(seed: int, answers: list[int]
     outcome = simulation.run()
     assert outcome.instance.state in INSTANCE_TERMINAL
     assert len(taken) <= graph.bounds.tasks
+    assert most_at_once <= graph.bounds.concurrent_tasks
     assert max((line.at_seconds for line in outcome.trace), default=0.0) <= graph.bounds.active_seconds + 1e-6
     errors = [
         line.entry.data

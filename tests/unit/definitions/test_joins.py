@@ -100,6 +100,17 @@ def test_a_dependency_graph_is_sorted_by_what_its_steps_need() -> None:
     assert [(lane.label, lane.needs) for lane in part.lanes] == [("a", ()), ("b", ()), ("c", ("a", "b")), ("d", ())]
 
 
+def test_a_dependency_graph_is_drawn_in_rows_with_the_ways_between() -> None:
+    drawn = graph_to_svg(graph_of(needing(*GRAPH)))
+    assert "needs a, b</text>" in drawn
+    tops = {
+        name: int(drawn.split(f'id="step-{name}"')[1].split('y="')[1].split('"')[0]) for name in ("a", "b", "c", "d")
+    }
+    assert tops["a"] == tops["b"] == tops["d"] < tops["c"]
+    ways = [line for line in drawn.splitlines() if 'class="flow"' in line and "C" in line]
+    assert len(ways) == 2
+
+
 def test_mistakes_in_needs_are_all_found_with_their_places() -> None:
     steps = needing(
         "id: a, task: t.a@1, needs: [b, nothing, a]",
