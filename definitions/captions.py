@@ -26,6 +26,10 @@ def kind_word(node: Node) -> str:
 
 def facts_of(node: Node) -> list[str]:
     """Return what a node runs or waits for, and what bounds it, a line each."""
+    return [*_facts_of(node), *(["pauses before it"] if node.pause_at else [])]
+
+
+def _facts_of(node: Node) -> list[str]:
     match node.spec:
         case TaskSpec() as task:
             return [_task(task), *_keys(task), *_task_bounds(task)]

@@ -107,6 +107,7 @@ def _compile(source: Source, findings: Findings) -> Graph | None:
         timeout_seconds=timeout,
         on_failure=model.on_failure,
         bounds=proven,
+        starts=model.starts,
     )
 
 

@@ -118,7 +118,7 @@ def _of_the_whole(old: Graph, new: Graph) -> tuple[list[Reason], bool]:
         what = "the input's schema takes more" if fits else "the input's schema may refuse inputs that were taken"
         reasons.append(Reason(None, what, _shown(old.input_schema), _shown(new.input_schema)))
         forbidding = forbidding or not fits
-    for what in ("output", "timeout_seconds", "on_failure"):
+    for what in ("output", "timeout_seconds", "on_failure", "starts"):
         left, right = _meaning(getattr(old, what)), _meaning(getattr(new, what))
         if canonical(left) != canonical(right):
             reasons.append(Reason(None, what, _shown(left), _shown(right)))
@@ -190,7 +190,12 @@ def _differences(old: Node, new: Node) -> list[tuple[str, str, str]]:
 
 def _meaning_of_node(node: Node) -> dict[str, Json]:
     spec = {} if isinstance(node.spec, JoinSpec) else _meaning(node.spec)  # its policy is its opener's
-    flat = {"kind": node.kind.value, "when": _meaning(node.when), **(spec if isinstance(spec, dict) else {})}
+    flat = {
+        "kind": node.kind.value,
+        "when": _meaning(node.when),
+        "pause_at": node.pause_at,
+        **(spec if isinstance(spec, dict) else {}),
+    }
     task = flat.pop("task", None)
     # A poll's task has a bound, and so has the poll.
     return {**flat, **({f"task.{name}": value for name, value in task.items()} if isinstance(task, dict) else {})}

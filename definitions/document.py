@@ -6,6 +6,7 @@ from definitions import keys, limits, names
 from definitions.codes import Code
 from definitions.fields import Fields, kind_of
 from definitions.findings import Findings
+from definitions.graph import KeyPolicy, StartRules
 from definitions.model import DefinitionModel, TaskOptions
 from definitions.steps import StepReader
 from definitions.task_fields import read_options, read_schema
@@ -41,7 +42,13 @@ def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
         steps=reader.read_list(fields.node("steps", required=True), "`steps`"),
         output=fields.node("output"),
         place=tree.place,
+        starts=_read_starts(fields),
     )
+
+
+def _read_starts(fields: Fields) -> StartRules:
+    policy = fields.choice("business_key_policy", tuple(KeyPolicy)) or KeyPolicy.ALLOW
+    return StartRules(KeyPolicy(policy), fields.integer("max_running", 1, limits.RUNNING_MAX))
 
 
 def _read_defaults(fields: Fields) -> TaskOptions:

@@ -48,6 +48,23 @@ class JoinPolicy(StrEnum):
     SETTLED = "settled"  # all lanes have ended, however
 
 
+class KeyPolicy(StrEnum):
+    """What a start does about other instances of the workflow, of any version, with the same business key."""
+
+    ALLOW = "ALLOW"  # nothing
+    REJECT_RUNNING = "REJECT_RUNNING"  # it is refused while one is unfinished
+    RETURN_RUNNING = "RETURN_RUNNING"  # it gives the unfinished one, if there is one
+    REJECT_ANY = "REJECT_ANY"  # it is refused if there has ever been one
+
+
+@dataclass(frozen=True, slots=True)
+class StartRules:
+    """What a version asks of its starts; `max_running` None is no limit."""
+
+    business_key_policy: KeyPolicy = KeyPolicy.ALLOW
+    max_running: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RetrySpec:
     """The retry policy of a step's task; the units are in the names."""
@@ -227,6 +244,7 @@ class Node:
     line: int
     column: int
     inside: tuple[str, str] | None = None
+    pause_at: bool = False  # the instance pauses before it runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +271,7 @@ class Graph:
     timeout_seconds: float
     on_failure: str  # "hold" | "fail"
     bounds: Bounds
+    starts: StartRules = StartRules()
 
     @property
     def queues(self) -> frozenset[str]:

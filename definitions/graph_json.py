@@ -20,6 +20,7 @@ from definitions.graph import (
     Graph,
     JoinPolicy,
     JoinSpec,
+    KeyPolicy,
     LaneSpec,
     Node,
     NodeKind,
@@ -29,6 +30,7 @@ from definitions.graph import (
     SetSpec,
     SignalSpec,
     Spec,
+    StartRules,
     TaskSpec,
     UntilSpec,
     WaitSpec,
@@ -63,6 +65,7 @@ def graph_to_json(graph: Graph) -> Json:
         "timeout_seconds": graph.timeout_seconds,
         "on_failure": graph.on_failure,
         "bounds": asdict(graph.bounds),
+        "starts": asdict(graph.starts),
     }
 
 
@@ -84,6 +87,7 @@ def graph_from_json(document: Json) -> Graph:
         timeout_seconds=document["timeout_seconds"],
         on_failure=document["on_failure"],
         bounds=Bounds(**document["bounds"]),
+        starts=_starts_from_json(document.get("starts")),
     )
 
 
@@ -106,6 +110,12 @@ def _with_lanes(nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> tuple[Node,
     return tuple(found)
 
 
+def _starts_from_json(document: Document | None) -> StartRules:
+    if document is None:  # a version that was published before there were rules
+        return StartRules()
+    return StartRules(KeyPolicy(document["business_key_policy"]), document["max_running"])
+
+
 def _node_to_json(node: Node) -> Document:
     return {
         "id": node.id,
@@ -114,6 +124,7 @@ def _node_to_json(node: Node) -> Document:
         "line": node.line,
         "column": node.column,
         "when": _expression_to_json(node.when),
+        "pause_at": node.pause_at,
         "spec": _spec_to_json(node.spec),
         **({} if node.inside is None else {"inside": list(node.inside)}),
     }
@@ -130,6 +141,7 @@ def _node_from_json(document: Document) -> Node:
         line=document["line"],
         column=document["column"],
         inside=(inside[0], inside[1]) if (inside := document.get("inside")) else None,
+        pause_at=document.get("pause_at", False),
     )
 
 

@@ -10,19 +10,17 @@ OPTION_KEYS = frozenset(
     {"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry", "concurrency_keys"}
 )
 TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
-COMMON_KEYS = frozenset({"id", "title", "when", "needs"})
+COMMON_KEYS = frozenset({"id", "title", "when", "needs", "pause_at"})
 
 TOP = Keys(
     "a definition",
     frozenset(
-        ["orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"]
-    ),
+        {"orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"}
+    )
+    | {"business_key_policy", "max_running"},
     {
         "redact": "values masked in reads and logs",
-        "business_key_policy": "one instance per business key",
-        "max_running": "a limit of running instances",
         "labels": "labels of instances",
-        "signals": "declared signals",
         "compensate": "undoing what was done",
         "on_error": "an error handler",
     },
@@ -34,7 +32,6 @@ _LATER_KEYS = {
     "on_error": "an error handler",
     "compensate": "a task that undoes the step",
     "redact": "values masked in reads and logs",
-    "pause_at": "a pause before the step",
     **LATER_KINDS,
 }
 STEP_KEYS = {

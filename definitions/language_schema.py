@@ -12,6 +12,7 @@ from definitions import keys, limits, names
 from definitions.document import LANGUAGE
 from definitions.expression.parser import KEYWORDS
 from definitions.fields import Keys
+from definitions.graph import KeyPolicy
 from definitions.schema import DIALECT
 
 Schema = dict[str, Any]
@@ -87,6 +88,13 @@ def _top_values() -> dict[str, Schema]:
         "defaults": _object(keys.DEFAULTS, _option_values()),
         "steps": _described(_reference("some_steps"), "They run in order."),
         "output": _described(_reference("value"), "The output of an instance that completes."),
+        "business_key_policy": {
+            "enum": [policy.value for policy in KeyPolicy],
+            "description": "What a start does about other instances with the same business key.",
+        },
+        "max_running": _described(
+            _integer(1, limits.RUNNING_MAX), "So many instances of the workflow may run at once."
+        ),
     }
 
 
@@ -136,6 +144,7 @@ def _step(kind: str) -> Schema:
             "uniqueItems": True,
             "description": "In `parallel: {steps: ...}` only: the steps beside it that end before it begins.",
         },
+        "pause_at": _described({"const": "step"}, "The instance is paused before the step runs."),
         **(_task_values() if kind == "task" else {kind: _kind(kind)}),
     }
     return _object(keys.STEP_KEYS[kind], values, required=("id", kind))

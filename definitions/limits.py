@@ -56,6 +56,9 @@ POLL_BACKOFF_MIN, POLL_BACKOFF_MAX = 1.0, 10.0
 POLL_EVERY_SECONDS_MAX_DEFAULT = 600.0  # of a poll with `backoff` that names no `max_every`
 TIMEOUT_ALLOWANCE_SECONDS = 3_600.0  # for the platform itself, where an instance's time-out is derived
 
+# How many instances of a workflow, or of a namespace, may be limited to run at once: each start counts so many rows.
+RUNNING_MAX = 10_000
+
 # What one instance may use at most; a definition whose proven bounds are higher is not published.
 BOUND_TASKS_MAX = 100_000
 BOUND_ATTEMPTS_MAX = 25_000_000

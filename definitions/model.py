@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from definitions.graph import JoinPolicy
+from definitions.graph import JoinPolicy, StartRules
 from definitions.yaml_tree import Scalar, YamlNode
 from orbit.jsontext import Json
 
@@ -197,6 +197,7 @@ class StepModel:
     title: str | None
     place: Place
     needs: NeedsModel | None = None
+    pause_at: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +214,4 @@ class DefinitionModel:
     steps: tuple[StepModel, ...]
     output: YamlNode | None
     place: Place
+    starts: StartRules

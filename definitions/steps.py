@@ -79,6 +79,7 @@ class StepReader:
             title=fields.text("title", characters_max=limits.TITLE_CHARACTERS_MAX),
             place=node.place,
             needs=self._needs(fields),
+            pause_at=fields.choice("pause_at", ("step",)) is not None,
         )
 
     def _needs(self, fields: Fields) -> NeedsModel | None:

@@ -185,7 +185,8 @@ class Weaver:
 
     def _add(self, spot: _Spot, kind: NodeKind, spec: Spec) -> int:
         line, column = spot.step.place
-        node = Node(spot.step.id, kind, spec, spot.when, spot.step.title, line, column, self._inside)
+        step = spot.step
+        node = Node(step.id, kind, spec, spot.when, step.title, line, column, self._inside, step.pause_at)
         return self._append(node, spot.frontier)
 
     def _append(self, node: Node, frontier: Frontier) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
-from engine import joining, pausing, polling, recovery, signals, tasks, waiting
+from engine import breakpoints, joining, pausing, polling, recovery, signals, tasks, waiting
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -61,7 +61,7 @@ def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Mi
     for stimulus in stimuli:
         _apply(draft, stimulus)
         _settle(draft)
-    if draft.state not in INSTANCE_TERMINAL and draft.control is Control.ACTIVE:
+    if draft.state not in INSTANCE_TERMINAL and draft.control is Control.ACTIVE and draft.pause_wanted is None:
         _fire_timers(draft)
     after, commands = draft.freeze()
     after = _with_clock(after, now)
@@ -221,6 +221,9 @@ def _enter(draft: Draft, identifier: str) -> None:
     except ExpressionFailed as failed:
         draft.fail(identifier, failed.error)
         return
+    if breakpoints.is_before(draft, node):
+        breakpoints.reach(draft, node)
+        return
     _run_or_fail(draft, node)
 
 
@@ -284,7 +287,7 @@ def _fire_timers(draft: Draft) -> None:
     ):
         message = f"the instance did not end within {draft.flow.graph.timeout_seconds:g} s"
         draft.begin_ending(Ending.FAILED, Failure("INSTANCE_TIMED_OUT", message))
-    while draft.state is not InstanceState.ENDING:
+    while draft.state is not InstanceState.ENDING and draft.pause_wanted is None:
         due = next((step for step in draft.unfinished() if _is_due(step, draft.now)), None)
         if due is None:
             break
@@ -306,6 +309,9 @@ def _is_due(step: Step, now: Micros) -> bool:
 def _fire(draft: Draft, node: Node, step: Step) -> None:
     if step.state is StepState.RUNNING:
         draft.cancel_task(step, StepReason.STEP_TIMED_OUT)
+    elif step.reason is StepReason.BREAKPOINT:
+        breakpoints.leave(draft, step)
+        _run(draft, node)
     elif step.reason in {StepReason.TIMER, StepReason.SIGNAL}:
         waiting.fire(draft, node, step)
     elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from definitions.graph import NodeKind
+from engine.admission import ended_places
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask, TakeSignal
 from engine.flow import Flow
@@ -25,8 +26,10 @@ from engine.instance import ENGINE_ERROR, SIGNALS, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer, Terms
 from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
-from engine.stimulus import Stimulus, SubmissionRefused
+from engine.stimulus import PauseRequested, Stimulus, SubmissionRefused
+from engine.store.instance_lists import labels_insert
 from engine.store.instances import Stored, instances_insert, instances_update
+from engine.store.limits import running_delete
 from engine.store.records import Recorded, history_insert, values_insert, values_load
 from engine.store.signals import signals_kept, signals_take
 from engine.store.steps import steps_insert, steps_update
@@ -70,6 +73,7 @@ class Work:
     recorded: list[Recorded] = field(default_factory=list)
     cancels: list[CancelTask] = field(default_factory=list)
     takes: list[TakeSignal] = field(default_factory=list)
+    pause: str | None = None
     broken: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -107,6 +111,7 @@ class Advancer:
             # Once tasks are submitted an instance can't be set aside alone any more: an error ends the transaction.
             submits = self._advance(tx, self._submit(tx, submits, terms), now, may_set_aside=False)
         self._cancel(tx, works)
+        self._pause(tx, works, now)
         self._write(tx, works, now)
         try:
             self._tasks.places_take(tx, terms)
@@ -191,11 +196,24 @@ class Advancer:
         if cancels:
             self._tasks.cancel(tx, cancels)
 
+    def _pause(self, tx: Transaction, works: Sequence[Work], now: Micros) -> None:
+        """Close the gates of instances that have reached a breakpoint, and let them know what still runs."""
+        paused = [work for work in works if work.broken is None and work.pause is not None]
+        for work in paused:
+            assert work.pause is not None
+            in_flight = self._tasks.gate_close(tx, work.stored.origin.namespace_id, work.instance.id)
+            work.stimuli = [PauseRequested(in_flight, work.pause)]
+        if paused:
+            submits = self._advance(tx, paused, now, may_set_aside=False)
+            assert not submits, "a pause submits nothing"
+
     def _write(self, tx: Transaction, works: Sequence[Work], now: Micros) -> None:
         good = [work for work in works if work.broken is None]
         broken = [work for work in works if work.broken is not None and not work.is_new]
         hold(tx, [Held(work.stored, work.pending, work.broken) for work in broken], now=now)
-        instances_insert(tx, [Stored(work.stored.origin, work.instance) for work in good if work.is_new])
+        new = [Stored(work.stored.origin, work.instance) for work in good if work.is_new]
+        instances_insert(tx, new)
+        labels_insert(tx, new)
         old = [(work, _stored_due(work, now)) for work in good if not work.is_new]
         instances_update(
             tx,
@@ -217,6 +235,7 @@ class Advancer:
         steps_insert(tx, entered)
         steps_update(tx, changed)
         values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
+        running_delete(tx, [place for work in good if _has_ended(work) for place in ended_places(work.stored)])
         signals_take(tx, [(take.id, take.step) for work in good for take in work.takes], now=now)
         history_insert(tx, [(work.instance.id, record) for work in good for record in work.recorded])
         events = [event for work in good for record in work.recorded for event in events_of(work.stored, record)]
@@ -291,6 +310,7 @@ def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
     work.instance = after
     work.stimuli = []
     work.changed_steps |= commands.steps
+    work.pause = work.pause or commands.pause
     work.cancels.extend(commands.cancels)
     if commands.takes:
         work.takes.extend(commands.takes)
@@ -334,6 +354,11 @@ def _request(work: Work, command: SubmitTask) -> TaskRequest:
         gate_id=work.instance.id,
         retry_of=command.retry_of,
     )
+
+
+def _has_ended(work: Work) -> bool:
+    """Tell whether an instance has become terminal here, and not before."""
+    return work.instance.state in INSTANCE_TERMINAL and work.stored.instance.state not in INSTANCE_TERMINAL
 
 
 def _is_given(work: Work, step: str) -> bool:

@@ -59,12 +59,14 @@ class Commands:
     """All that one advance asks for.
 
     `values` are to be kept (outputs that no task holds, and the instance's own), `steps` are the ids whose rows have
-    changed. Timers are not listed: `Instance.due_at` is the next one.
+    changed. `pause` asks for a pause with that reason, after all else. Timers are not listed: `Instance.due_at` is
+    the next one.
     """
 
     submits: tuple[SubmitTask, ...] = ()
     cancels: tuple[CancelTask, ...] = ()
     takes: tuple[TakeSignal, ...] = ()
+    pause: str | None = None
     values: Mapping[str, Json] | None = None
     history: tuple[Entry, ...] = ()
     steps: frozenset[str] = frozenset()

@@ -56,6 +56,7 @@ class Draft:
         self._submits: dict[str, SubmitTask] = {}
         self._cancels: list[CancelTask] = []
         self._takes: list[TakeSignal] = []
+        self.pause_wanted: str | None = None
         self._kept: dict[str, Json] = {}
         self._history: list[Entry] = []
 
@@ -105,7 +106,7 @@ class Draft:
         assert identifier not in self.steps, f"step {identifier} entered twice"
         was = self._reopened.pop(identifier, None)
         known = StepState.PENDING if was is None else was.state
-        assert state in STEP_MOVES[known], f"step {identifier} {known} -> {state}"
+        assert state is known or state in STEP_MOVES[known], f"step {identifier} {known} -> {state}"
         if was is not None:
             # Its tasks count on: a late answer of an earlier one must not be taken for the new one's.
             fields["round"] = was.round + fields.get("round", 0)
@@ -116,6 +117,10 @@ class Draft:
         """Take a decided step, or one under review, back: it has to be entered again in this advance."""
         del self.steps[step.id]
         self._reopened[step.id] = step
+
+    def is_reopened(self, identifier: str) -> bool:
+        """Tell whether a step has been taken back and has to be entered again."""
+        return identifier in self._reopened
 
     def change(self, step: Step, state: StepState | None = None, **fields: Any) -> Step:
         """Change an entered step, its state by its table."""
@@ -212,6 +217,7 @@ class Draft:
             tuple(self._submits.values()),
             tuple(self._cancels),
             tuple(self._takes),
+            self.pause_wanted,
             self._kept or None,
             tuple(self._history),
             frozenset(self._changed),

@@ -112,6 +112,9 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
                 form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
             case StepReason.POLL_GAP:
                 form["text"] = f"step {step.id} asks again (round {step.poll_round + 1}) at {form['until']}"
+            case StepReason.BREAKPOINT:
+                form |= {"kind": "BREAKPOINT"}
+                form["text"] = f"step {step.id} begins when the instance is resumed"
             case StepReason.SIGNAL:
                 name = signal_spec(flow.nodes[step.id]).signal
                 form |= {"kind": "SIGNAL", "signal": name}

@@ -136,8 +136,8 @@ class Instance(msgspec.Struct, frozen=True):
     """One instance.
 
     `steps` holds the entered steps by id. `deadline_at` is the end of its time budget, which stands still from
-    `clock_stopped_at` on while a person is waited for or it is paused. `due_at` is the next instant at which it must be
-    looked at.
+    `clock_stopped_at` on while a person is waited for or it is paused. `pause_at` are steps before which it pauses,
+    beside those that the definition names. `due_at` is the next instant at which it must be looked at.
     """
 
     id: bytes
@@ -153,5 +153,6 @@ class Instance(msgspec.Struct, frozen=True):
     due_at: Micros | None = None
     control: Control = Control.ACTIVE
     pause: Pause | None = None
+    pause_at: frozenset[str] = frozenset()
     steps: Mapping[str, Step] = msgspec.field(default_factory=dict)
     values: Mapping[str, Json] = msgspec.field(default_factory=dict)

@@ -16,7 +16,8 @@ from engine.explain import TaskLook, explain, explain_newer, tasks_of
 from engine.instance import INPUT, OUTPUT
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL
-from engine.store.instances import Filter, Place, Stored, instance_find, instances_page
+from engine.store.instance_lists import instances_page
+from engine.store.instances import Filter, Place, Stored, instance_find
 from engine.store.records import history_page, values_load
 from engine.store.steps import steps_load
 from engine.views import history_json, instance_json, steps_json

@@ -177,12 +177,7 @@ class Signals:
             raise conflict(instance)
         check_message(flow, sending.message)
         now = tx.now()
-        counts = signals_count(tx, instance_id=instance.id, now=now)
-        if counts.stored >= STORED_MAX or counts.waiting >= KEPT_MAX:
-            message = (
-                f"the instance has had {counts.stored} signals (at most {STORED_MAX}), {counts.waiting} of them wait"
-            )
-            raise TooManySignals(f"{message} (at most {KEPT_MAX})")
+        _check_room(tx, instance.id, now)
         to_origin = replace(sending, workflow=stored.origin.workflow)
         made = _keep(tx, to_origin, _row(to_origin, identity, instance.id, None, now), revision=instance.revision)
         stimuli_insert(tx, [(instance.id, SignalReceived(sending.message.name))])
@@ -295,6 +290,30 @@ def _row(
         workflow=sending.workflow,
         business_key=sending.business_key,
     )
+
+
+def _check_room(tx: Transaction, instance_id: bytes, now: Micros) -> None:
+    counts = signals_count(tx, instance_id=instance_id, now=now)
+    if counts.stored >= STORED_MAX or counts.waiting >= KEPT_MAX:
+        said = f"the instance has had {counts.stored} signals (at most {STORED_MAX}), {counts.waiting} of them wait"
+        raise TooManySignals(f"{said} (at most {KEPT_MAX})")
+
+
+def signal_existing(tx: Transaction, message: Message, to: tuple[Stored, Flow], *, sent_by: str) -> None:
+    """Give the signal of a start to the locked, unfinished instance that the start is answered with.
+
+    Raises InvalidRequest, IdempotencyConflict, TooManySignals.
+    """
+    stored, flow = to
+    check_message(flow, message, pointer="/signal")
+    identity = identity_of(b"instance", stored.instance.id, message)
+    if _known(tx, identity, message) is not None:
+        return
+    now = tx.now()
+    _check_room(tx, stored.instance.id, now)
+    row = signal_row(message, stored.origin.namespace_id, identity, sent_by=sent_by, now=now)
+    signals_insert(tx, [replace(row, instance_id=stored.instance.id, workflow=stored.origin.workflow)])
+    stimuli_insert(tx, [(stored.instance.id, SignalReceived(message.name))])
 
 
 def first_signal(message: Message, stored: Stored) -> StoredSignal:

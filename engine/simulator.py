@@ -43,6 +43,7 @@ from orbit.jsontext import Json
 Command = Recovered | PauseRequested | ResumeRequested
 
 ADVANCES_MAX = 200_000
+_GOES_ON = "the script goes on"
 SIGNAL_LIVES_SECONDS = 7 * 86_400.0
 
 
@@ -114,6 +115,7 @@ class Simulation:
 
     def __init__(self, flow: Flow, script: Script, *, input_value: Json = None, started_at: Micros = 0) -> None:
         self.observe: Callable[[Instance], None] = lambda _instance: None
+        self.resumes_after_seconds: float | None = 0.0  # how soon somebody resumes it at a breakpoint; None is never
         self._flow = flow
         self._script = script
         self._now = started_at
@@ -227,13 +229,19 @@ class Simulation:
         return True
 
     def _advance(self, stimuli: list[Stimulus]) -> None:
+        wanted: str | None = None
         while True:
             self._advances += 1
             assert self._advances <= ADVANCES_MAX, "the simulation does not end"
             commands = self._step(stimuli)
             for cancel in commands.cancels:
                 self._cancel(cancel)
+            wanted = wanted or commands.pause
             stimuli = [refused for command in commands.submits if (refused := self._submit(command)) is not None]
+            if not stimuli and wanted is not None:
+                stimuli, wanted = [PauseRequested(len(self._tasks), wanted)], None
+                if self.resumes_after_seconds is not None:
+                    self._happen(self._now + seconds(self.resumes_after_seconds), ResumeRequested(_GOES_ON))
             self.observe(self.instance)
             if not stimuli:
                 return

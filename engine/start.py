@@ -10,19 +10,20 @@ of it, because the same answer is given again to every replay.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from definitions.graph import KeyPolicy, NodeKind
 from definitions.limits import VALUE_BYTES_MAX
 from definitions.registry import VersionToStart
 from definitions.schema import with_defaults
-from engine.admission import Entrant, admit
+from engine.admission import Admitted, Entrant, Existing, admit
 from engine.batch import Advancer, Work, next_due
 from engine.flow import Flow
 from engine.instance import INPUT, Instance
 from engine.ports import VersionFinder
 from engine.scope import schema_failure
-from engine.signalling import Message, check_message, check_size, first_signal
+from engine.signalling import Message, check_message, check_size, first_signal, signal_existing
 from engine.states import InstanceState
 from engine.stimulus import Started
 from engine.store.business_keys import BusinessKey
@@ -56,6 +57,7 @@ class StartRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None
     signal: Message | None = None
+    pause_at: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -96,7 +98,8 @@ class Starter:
         """Start one instance, or give the answer of the start that this is a replay of.
 
         Raises NotFound for an unknown workflow or version, StateConflict for one that takes no starts, InvalidRequest
-        naming the place where the input does not fit, PayloadTooLarge, IdempotencyConflict, Unavailable.
+        naming the place where the input does not fit, PayloadTooLarge, IdempotencyConflict, BusinessKeyInUse,
+        TooManyRunning, Unavailable.
         """
         outcome = self._batcher.submit(request)
         if isinstance(outcome, OrbitError):
@@ -123,8 +126,12 @@ class Starter:
             if start.outcome is None and start.twin_of is None:
                 self._check(tx, start, versions)
         new = [start for start in starts if start.outcome is None and start.twin_of is None]
-        due_in = self._insert(tx, new) if new else None
-        return [_outcome(start) for start in starts], due_in
+        dues = []
+        while new:
+            # Of starts with one business key each has to see what became of the one before it.
+            now, new = _parted(new)
+            dues += self._enter(tx, now)
+        return [_outcome(start) for start in starts], min(dues, default=None)
 
     def _replay(self, tx: Transaction, starts: Sequence[_Start]) -> None:
         found = receipts_find(tx, list({start.receipt_id for start in starts}))
@@ -152,6 +159,10 @@ class Starter:
             flow = self._advancer.flows.get(tx, namespace_id, request.workflow, version)
             start.input = with_defaults(flow.graph.input_schema, request.input)
             check_input(flow, start.input)
+            if request.business_key is None and flow.graph.starts.business_key_policy is not KeyPolicy.ALLOW:
+                message = f"version {version} of {request.workflow} is one instance for each business key: give one"
+                raise InvalidRequest(message, pointer="/business_key")
+            _check_steps(flow, request.pause_at)
             if request.signal is not None:
                 check_size(request.signal.payload, pointer="/signal/payload")
                 check_message(flow, request.signal, pointer="/signal")
@@ -172,8 +183,38 @@ class Starter:
             format=self._advancer.formats.to_write(tx),
         )
 
+    def _enter(self, tx: Transaction, starts: Sequence[_Start]) -> list[Micros]:
+        """Insert what is admitted and answer the rest; say in how many microseconds the runner should look."""
+        admitted: list[_Start] = []
+        dues: list[Micros] = []
+        for start, verdict in zip(starts, admit(tx, [_entrant(start) for start in starts]), strict=True):
+            match verdict:
+                case Admitted(counted=counted):
+                    assert start.origin is not None
+                    start.origin = replace(start.origin, counted=counted)
+                    admitted.append(start)
+                case Existing(stored=stored):
+                    start.outcome = self._give_back(tx, start, stored)
+                    dues.append(0)
+                case OrbitError():
+                    start.outcome = verdict
+        due_in = self._insert(tx, admitted) if admitted else None
+        return dues if due_in is None else [*dues, due_in]
+
+    def _give_back(self, tx: Transaction, start: _Start, stored: Stored) -> Answer | OrbitError:
+        """Answer a start with the unfinished instance that has its business key, and give that the start's signal."""
+        request, origin = start.request, stored.origin
+        try:
+            if request.signal is not None:
+                flow = self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+                signal_existing(tx, request.signal, (stored, flow), sent_by=request.started_by)
+        except OrbitError as error:
+            return error
+        answer: dict[str, Json] = {"instance": instance_json(stored), "existing": True}
+        receipts_insert(tx, [_receipt(start, stored.instance.id, answer, tx.now())])
+        return Answer(stored.instance.id, answer, deduplicated=False)
+
     def _insert(self, tx: Transaction, starts: Sequence[_Start]) -> Micros | None:
-        admit(tx, [entrant for start in starts if (entrant := _entrant(start)) is not None])
         now = tx.now()
         works = [_work(start, now) for start in starts]
         receipts = []
@@ -182,10 +223,7 @@ class Starter:
             if start.warning is not None:
                 answer["warnings"] = [start.warning]
             start.outcome = Answer(work.instance.id, answer, deduplicated=False)
-            command = start.request.command
-            receipts.append(
-                Receipt(start.receipt_id, command.namespace_id, command.meaning, work.instance.id, dumps(answer), now)
-            )
+            receipts.append(_receipt(start, work.instance.id, answer, now))
         receipts_insert(tx, receipts)
         signals_insert(
             tx,
@@ -218,14 +256,57 @@ def check_input(flow: Flow, value: Json) -> None:
         raise refusal
 
 
-def _entrant(start: _Start) -> Entrant | None:
-    """Say what a start has to settle about its business key; None if its workflow does not care."""
+def _check_steps(flow: Flow, steps: Sequence[str]) -> None:
+    for index, step in enumerate(steps):
+        node = flow.nodes.get(step)
+        if node is None or node.kind is NodeKind.JOIN:
+            raise InvalidRequest(f"the workflow has no step {step}", pointer=f"/pause_at/{index}")
+
+
+def _receipt(start: _Start, instance_id: bytes, answer: Json, now: Micros) -> Receipt:
+    command = start.request.command
+    return Receipt(start.receipt_id, command.namespace_id, command.meaning, instance_id, dumps(answer), now)
+
+
+def _key_of(start: _Start) -> BusinessKey | None:
+    """Give the business key of a start whose version cares for it."""
     assert start.flow is not None
-    request, names = start.request, start.flow.signals
-    if request.business_key is None or not names:
+    request, rules = start.request, start.flow.graph.starts
+    cares = bool(start.flow.signals) or rules.business_key_policy is not KeyPolicy.ALLOW
+    if request.business_key is None or not cares:
         return None
-    key = BusinessKey(request.command.namespace_id, request.workflow, request.business_key)
-    return Entrant(key, start.instance_id, frozenset(names))
+    return BusinessKey(request.command.namespace_id, request.workflow, request.business_key)
+
+
+def _parted(starts: Sequence[_Start]) -> tuple[list[_Start], list[_Start]]:
+    """Part the first start with each business key from those that have to wait for it."""
+    first: list[_Start] = []
+    later: list[_Start] = []
+    seen: set[BusinessKey] = set()
+    for start in starts:
+        key = _key_of(start)
+        if key is not None and key in seen:
+            later.append(start)
+            continue
+        first.append(start)
+        if key is not None:
+            seen.add(key)
+    return first, later
+
+
+def _entrant(start: _Start) -> Entrant:
+    assert start.flow is not None
+    request, rules = start.request, start.flow.graph.starts
+    return Entrant(
+        namespace_id=request.command.namespace_id,
+        workflow=request.workflow,
+        instance_id=start.instance_id,
+        key=_key_of(start),
+        policy=rules.business_key_policy,
+        takes=frozenset(start.flow.signals),
+        max_running=rules.max_running,
+        has_signal=request.signal is not None,
+    )
 
 
 def _work(start: _Start, now: Micros) -> Work:
@@ -239,6 +320,7 @@ def _work(start: _Start, now: Micros) -> Work:
         started_at=now,
         deadline_at=deadline_at,
         business_key=start.request.business_key,
+        pause_at=frozenset(start.request.pause_at),
     )
     work = Work(Stored(start.origin, instance), start.flow, [Started()], is_new=True)
     work.values[INPUT] = work.kept[INPUT] = start.input

@@ -56,6 +56,7 @@ class StepReason(StrEnum):
     TIMER = "TIMER"  # WAITING until `due_at`
     SIGNAL = "SIGNAL"  # WAITING for a signal, until `due_at`
     WAIT_TIMED_OUT = "WAIT_TIMED_OUT"  # SUCCEEDED without an output: no signal came in time, and it goes on then
+    BREAKPOINT = "BREAKPOINT"  # WAITING for the resume of the pause that comes before it
     POLL_GAP = "POLL_GAP"  # WAITING for the next round at `due_at`
     QUEUE_FULL = "QUEUE_FULL"  # WAITING to submit again at `due_at`
     STEP_TIMED_OUT = "STEP_TIMED_OUT"  # RUNNING, asked to stop because its bound has passed

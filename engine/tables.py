@@ -46,6 +46,14 @@ instance = Table(
     Column("pause", kinds.text(), comment="JSON: who has paused it, why and when; null while it is ACTIVE"),
     Column("business_key", kinds.exact_key(512), comment="The caller's own look-up text, UTF-8"),
     Column("labels", kinds.text(), comment="JSON object of labels; null for none"),
+    Column(
+        "counted",
+        kinds.small_int(),
+        nullable=False,
+        server_default=text("0"),
+        comment="Limits that count it: 1 for its workflow's, 2 for its namespace's",
+    ),
+    Column("pause_at", kinds.text(), comment="JSON list: steps before which it pauses; null for none"),
     Column("queues", kinds.text(), comment="JSON list: queue range of the credential that started it; null is all"),
     Column("started_by", kinds.word(64), nullable=False, comment="Credential id in hex, or the command that acted"),
     Column("traceparent", kinds.word(64), comment="Trace context of the start, handed on to its tasks"),
@@ -174,6 +182,42 @@ business_key = Table(
     Column("business_key", kinds.exact_key(512), nullable=False, comment="The caller's own text, UTF-8"),
     Column("instance_id", kinds.identifier(), comment="The last instance that was started with it; null for none"),
     comment="What starts and signals by business key lock, where a workflow cares for the key",
+    **TABLE_OPTIONS,
+)
+
+label = Table(
+    "weave_label",
+    metadata,
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose it is"),
+    Column("name", kinds.word(64), nullable=False, comment="The label's name"),
+    Column("value", kinds.word(256), nullable=False, comment="Its value"),
+    Column("started_at", kinds.instant(), nullable=False, comment="When the instance began, the order of lists"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Which instance has it"),
+    PrimaryKeyConstraint("namespace_id", "name", "value", "started_at", "instance_id", name="weave_label_pk"),
+    comment="Labels of instances, to find them by; only of those that have some",
+    **TABLE_OPTIONS,
+)
+
+limit = Table(
+    "weave_limit",
+    metadata,
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose it is"),
+    Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow; empty for the namespace"),
+    Column("max_running", kinds.small_int(), comment="The namespace's limit; null for none, and for a workflow"),
+    Column("revision", kinds.counter(), nullable=False, comment="Grows by one with every change of the limit"),
+    PrimaryKeyConstraint("namespace_id", "workflow", name="weave_limit_pk"),
+    comment="What starts lock to count the running instances of a workflow or a namespace",
+    **TABLE_OPTIONS,
+)
+
+running = Table(
+    "weave_running",
+    metadata,
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose it is"),
+    Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow; empty for the namespace"),
+    Column("instance_id", kinds.identifier(), nullable=False, comment="An unfinished instance"),
+    PrimaryKeyConstraint("namespace_id", "workflow", "instance_id", name="weave_running_pk"),
+    comment="Unfinished instances that were started under a limit: their number is what it limits",
     **TABLE_OPTIONS,
 )
 

@@ -157,6 +157,22 @@ class ApplicationQuotaExceeded(OrbitError):
         super().__init__("application unfinished task limit reached; retry later using the original identity")
 
 
+class BusinessKeyInUse(OrbitError):
+    """The workflow takes no second instance with this business key; `details.instance_id` is the first."""
+
+    code = "BUSINESS_KEY_IN_USE"
+    status = 409
+
+
+class TooManyRunning(OrbitError):
+    """So many instances of the workflow, or of the namespace, run already; nothing was stored."""
+
+    code = "TOO_MANY_RUNNING"
+    status = 429
+    retryable = True
+    retry_after_seconds: ClassVar[int] = 1
+
+
 class TooManySignals(OrbitError):
     """So many signals wait for the instance, or for its business key, already; nothing was stored."""
 

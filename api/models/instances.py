@@ -48,10 +48,11 @@ class Instance(Struct, kw_only=True):
 
 
 class InstanceResult(Struct, kw_only=True):
-    """The receipt of a start; a replay adds `current`."""
+    """The receipt of a start; a replay adds `current`, `existing` is an unfinished instance with the business key."""
 
     deduplicated: bool
     instance: Instance
+    existing: bool | UnsetType = UNSET
     warnings: list[Notice] | UnsetType = UNSET
     current: dict[str, Any] | UnsetType = UNSET
 

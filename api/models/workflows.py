@@ -48,3 +48,10 @@ class StartInstance(Request, frozen=True, kw_only=True):
     labels: Labels | None = None
     traceparent: Traceparent | None = None
     signal: FirstSignal | None = None
+    pause_at: (
+        Annotated[
+            list[Annotated[str, Meta(min_length=1, max_length=64)]],
+            Meta(max_length=100, description="Ids of steps before which the instance pauses"),
+        ]
+        | None
+    ) = None

@@ -21,13 +21,14 @@ from api.parameters import (
     text_parameter,
     word_parameter,
 )
-from api.queries import WAIT_SECONDS_MAX, Cursor, cursor_text
+from api.queries import WAIT_SECONDS_MAX, Cursor, Query, cursor_text
 from api.resources.signals import message_read
 from engine.service import Instances as EngineInstances
 from engine.start import StartRequest
-from engine.states import InstanceState
+from engine.states import Control, InstanceState
 from engine.store.instances import Filter, Place
 from orbit.access import Scope
+from orbit.errors import InvalidRequest
 from orbit.jsontext import Json
 
 _MISSING = "no such instance"
@@ -55,6 +56,8 @@ class InstanceResource:
                     text_parameter("workflow", "Of this workflow"),
                     number_parameter("version", "Of this version", maximum=_VERSION_MAX),
                     word_parameter("state", "In this state", [state.value for state in InstanceState]),
+                    word_parameter("control", "So controlled", [control.value for control in Control]),
+                    text_parameter("label", "With this label, as `name=value`", length_max=400),
                     BUSINESS_KEY, CREATED_AFTER, CREATED_BEFORE, LIMIT, CURSOR,
                 ),
             ),
@@ -86,13 +89,15 @@ class InstanceResource:
             labels=body.labels or {},
             traceparent=body.traceparent,
             signal=None if body.signal is None else message_read(body.signal, key=call.key),
+            pause_at=tuple(body.pause_at or ()),
         )
         answer = self._instances.instance_start(request)
         more: dict[str, Json] = {}
         if answer.deduplicated:
             now = self._instances.instance_get(call.namespace_id, answer.subject_id)
             more = {"current": {"state": now["state"], "revision": now["revision"]}}
-        return call.receipt(answer, creates=True, more=more)
+        # What runs already was not created by this request.
+        return call.receipt(answer, creates="existing" not in answer.data, more=more)
 
     def get(self, call: Call) -> Reply:
         """Read an instance; with `wait_seconds` as soon as it has changed, at the latest after that time."""
@@ -110,14 +115,23 @@ class InstanceResource:
         state = query.text("state")
         if state is not None and state not in set(InstanceState):
             raise query.refused("state", "this is no state of an instance")
+        control = query.text("control")
+        if control is not None and control not in set(Control):
+            raise query.refused("control", "this is no control of an instance")
         wanted = Filter(
             workflow=query.text("workflow", length_max=128),
             version=query.number("version", minimum=1, maximum=_VERSION_MAX),
             state=None if state is None else InstanceState(state),
+            control=None if control is None else Control(control),
             business_key=query.text("business_key", length_max=128),
+            label=_label(query),
             started_after=query.instant("created_after"),
             started_before=query.instant("created_before"),
         )
+        narrow = (wanted.workflow, wanted.state, wanted.business_key, wanted.label, wanted.started_after)
+        if control is not None and not any(each is not None for each in narrow):
+            message = "a list by control needs `workflow`, `state`, `business_key`, `label` or `created_after`"
+            raise InvalidRequest(message)
         cursor = query.cursor()
         after = None if cursor is None else Place(cursor.at, cursor.id)
         page = self._instances.instances_list(call.namespace_id, wanted, after=after, limit=query.limit())
@@ -145,3 +159,13 @@ class InstanceResource:
 
     def _id(self, call: Call) -> bytes:
         return call.path_id("instance_id", message=_MISSING)
+
+
+def _label(query: Query) -> tuple[str, str] | None:
+    text = query.text("label", length_max=400)
+    if text is None:
+        return None
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise query.refused("label", "a label is asked for as `name=value`")
+    return name, value

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from sqlalchemy import and_, bindparam, func, or_, select
+from sqlalchemy import bindparam, func, select, tuple_
 
 from engine.instance import Failure, Instance, Pause, Step
 from engine.states import Control, Ending, InstanceState
@@ -47,6 +47,7 @@ class Origin:
     labels: Mapping[str, str] | None = None
     queues: frozenset[str] | None = None
     traceparent: str | None = None
+    counted: int = 0
     format: int = FIRST
 
 
@@ -69,7 +70,9 @@ class Filter:
     workflow: str | None = None
     version: int | None = None
     state: InstanceState | None = None
+    control: Control | None = None
     business_key: str | None = None
+    label: tuple[str, str] | None = None
     started_after: Micros | None = None
     started_before: Micros | None = None
 
@@ -96,6 +99,12 @@ _OF_KEY = (
     .order_by(table.c.started_at.desc(), table.c.id.desc())
     .limit(OF_KEY_MAX)
 )
+_READ = through(select(table), table).where(ids_in(table.c.id))
+_OF_KEYS = (
+    through(select(table), table, "weave_instance_for_list_by_business_key")
+    .where(tuple_(table.c.namespace_id, table.c.business_key).in_(bindparam("keys", expanding=True)))
+    .order_by(table.c.started_at.desc(), table.c.id.desc())
+)
 _LOCK_ONE = _FIND.with_for_update()
 _REVISIONS = through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id))
 
@@ -105,13 +114,13 @@ def instances_lock(tx: Transaction, ids: Sequence[bytes], *, newest: int) -> lis
 
     Left out are those that somebody else has locked, and those in a newer form than `newest`.
     """
-    return [_stored(row) for row in tx.rows(_LOCK, {"ids": ids, "newest": newest})]
+    return [stored_of(row) for row in tx.rows(_LOCK, {"ids": ids, "newest": newest})]
 
 
 def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
     """Lock one instance of a namespace for an operator, who waits for a runner that holds it."""
     row = tx.row(_LOCK_ONE, {"id": identifier, "namespace_id": namespace_id})
-    return None if row is None else _stored(row)
+    return None if row is None else stored_of(row)
 
 
 def instances_due(tx: Transaction, now: Micros, *, newest: int, limit: int) -> list[bytes]:
@@ -128,7 +137,7 @@ def instance_due_next(tx: Transaction, *, after: Micros) -> Micros | None:
 def instance_find(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
     """Read one instance of a namespace."""
     row = tx.row(_FIND, {"id": identifier, "namespace_id": namespace_id})
-    return None if row is None else _stored(row)
+    return None if row is None else stored_of(row)
 
 
 def instance_revisions(tx: Transaction, ids: Sequence[bytes]) -> dict[bytes, int]:
@@ -136,34 +145,22 @@ def instance_revisions(tx: Transaction, ids: Sequence[bytes]) -> dict[bytes, int
     return {row.id: row.revision for row in tx.rows(_REVISIONS, {"ids": ids})}
 
 
-def instances_page(
-    tx: Transaction, namespace_id: bytes, wanted: Filter, *, after: Place | None, limit: int
-) -> list[Stored]:
-    """List a namespace's instances, the newest start first."""
-    query = select(table).where(table.c.namespace_id == namespace_id)
-    if wanted.workflow is not None:
-        query = query.where(table.c.workflow == wanted.workflow)
-    if wanted.version is not None:
-        query = query.where(table.c.version == wanted.version)
-    if wanted.state is not None:
-        query = query.where(table.c.state == wanted.state.value)
-    if wanted.business_key is not None:
-        query = query.where(table.c.business_key == wanted.business_key.encode())
-    if wanted.started_after is not None:
-        query = query.where(table.c.started_at >= wanted.started_after)
-    if wanted.started_before is not None:
-        query = query.where(table.c.started_at < wanted.started_before)
-    if after is not None:
-        same_instant = and_(table.c.started_at == after.started_at, table.c.id < after.id)
-        query = query.where(or_(table.c.started_at < after.started_at, same_instant))
-    return [_stored(row) for row in tx.rows(query.order_by(table.c.started_at.desc(), table.c.id.desc()).limit(limit))]
-
-
 def instances_open(tx: Transaction, namespace_id: bytes, workflow: str, business_key: str) -> list[Stored]:
     """List a workflow's unfinished instances with a business key, among the newest that have it; without locks."""
     known = {"namespace_id": namespace_id, "business_key": business_key.encode()}
-    found = (_stored(row) for row in tx.rows(_OF_KEY, known))
+    found = (stored_of(row) for row in tx.rows(_OF_KEY, known))
     return [each for each in found if each.origin.workflow == workflow and each.instance.finished_at is None]
+
+
+def instances_read(tx: Transaction, ids: Sequence[bytes]) -> dict[bytes, Stored]:
+    """Read instances without locks, by id."""
+    return {row.id: stored_of(row) for row in tx.rows(_READ, {"ids": ids})} if ids else {}
+
+
+def instances_of_keys(tx: Transaction, keys: Sequence[tuple[bytes, str]]) -> list[Stored]:
+    """Read all instances with one of these (namespace, business key), the newest first."""
+    wanted = [(namespace_id, key.encode()) for namespace_id, key in keys]
+    return [stored_of(row) for row in tx.rows(_OF_KEYS, {"keys": wanted})] if keys else []
 
 
 def instances_insert(tx: Transaction, rows: Sequence[Stored]) -> None:
@@ -212,12 +209,15 @@ def _origin_columns(row: Stored) -> dict[str, Any]:
         "queues": None if origin.queues is None else dumps(sorted(origin.queues)).decode(),
         "started_by": origin.started_by,
         "traceparent": origin.traceparent,
+        "counted": origin.counted,
+        "pause_at": None if not row.instance.pause_at else dumps(sorted(row.instance.pause_at)).decode(),
         "format": origin.format,
         "started_at": row.instance.started_at,
     }
 
 
-def _stored(row: Row[Any]) -> Stored:
+def stored_of(row: Row[Any]) -> Stored:
+    """Read an instance out of its row."""
     origin = Origin(
         namespace_id=row.namespace_id,
         workflow=row.workflow,
@@ -226,6 +226,7 @@ def _stored(row: Row[Any]) -> Stored:
         labels=None if row.labels is None else json.loads(row.labels),
         queues=None if row.queues is None else frozenset(json.loads(row.queues)),
         traceparent=row.traceparent,
+        counted=row.counted,
         format=row.format,
     )
     instance = Instance(
@@ -241,6 +242,7 @@ def _stored(row: Row[Any]) -> Stored:
         finished_at=row.finished_at,
         due_at=row.due_at,
         control=Control(row.control),
+        pause_at=frozenset() if row.pause_at is None else frozenset(json.loads(row.pause_at)),
         pause=None if row.pause is None else Pause(**json.loads(row.pause)),
     )
     return Stored(origin, instance)

@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ def publish(file: Path, as_json: bool) -> None:  # noqa: FBT001
 @click.option("--input", "input_", type=JsonText(), help="What the workflow asks for: JSON, @FILE, or - (stdin).")
 @click.option("--version", type=click.IntRange(1), help="The version to run; the workflow's default one if not given.")
 @click.option("--business-key", help="Your own look-up string.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label to find it by; may be repeated.")
+@click.option("--pause-at", multiple=True, metavar="STEP", help="Pause before this step; may be repeated.")
 @click.option("--key", help="The identity of this start: the same again starts nothing new. Random if not given.")
 @as_json
 def start(workflow: str, input_: Json, version: int | None, business_key: str | None, **rest: Any) -> None:
@@ -82,6 +84,8 @@ def start(workflow: str, input_: Json, version: int | None, business_key: str | 
         version=version,
         input=UNSET if input_ is None else input_,
         business_key=business_key,
+        labels=_labels(rest["labels"]),
+        pause_at=list(rest["pause_at"]) or None,
     )
     with Client() as client:
         started = client.start_instance(rest["key"] or secrets.token_hex(16), request)
@@ -118,3 +122,13 @@ def _show_findings(file: str, details: Any) -> None:
             click.echo(f"    {' ' * (int(finding.get('caret') or 1) - 1)}^", err=True)
         if finding.get("hint"):
             click.echo(f"    hint: {finding['hint']}", err=True)
+
+
+def _labels(said: Sequence[str]) -> dict[str, str] | None:
+    labels = {}
+    for each in said:
+        name, separator, value = each.partition("=")
+        if not name or not separator:
+            raise click.BadParameter(f"a label is NAME=VALUE, not {each}", param_hint="--label")
+        labels[name] = value
+    return labels or None

@@ -243,7 +243,10 @@ class Client(KeyCalls, VersionCalls, SignalCalls):
         return models.read(self._read(path, "get_instance", **_waiting(wait_seconds, after_revision)).data, Instance)
 
     def list_instances(self, **query: str | int) -> Iterator[Instance]:
-        """List instances by `workflow`, `version`, `state`, `business_key`, `created_after`, `created_before`."""
+        """List instances by `workflow`, `version`, `state`, `control`, `business_key`, `label` (`name=value`), time.
+
+        The time is that of the start: `created_after`, `created_before`.
+        """
         return self._pages("/v1/instances", "list_instances", query, Instance)
 
     def instance_steps(self, instance_id: str) -> list[Step]:

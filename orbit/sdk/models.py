@@ -154,6 +154,7 @@ class StartInstance(Request, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     traceparent: str | None = None
     signal: Request | None = None  # a SendSignal that is there before the first step
+    pause_at: list[str] | None = None  # steps before which the instance pauses
 
 
 class Queue(Struct, frozen=True, kw_only=True):
@@ -370,11 +371,12 @@ class Instance(Struct, frozen=True, kw_only=True):
 
 
 class InstanceResult(Struct, frozen=True, kw_only=True):
-    """The receipt of a start."""
+    """The receipt of a start; `existing` says that its instance ran already, with the business key."""
 
     deduplicated: bool = False
     instance: Instance = Instance()
     warnings: list[Notice] = []
+    existing: bool = False
     current: Current | None = None
 
 

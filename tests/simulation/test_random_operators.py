@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from definitions.graph import Graph
 from engine import joining
@@ -66,6 +67,8 @@ class Operators:
     cancel_at: float | None
     pauses: Sequence[tuple[float, bool]]  # when, and whether it is a pause or a resume
     signals: Sequence[tuple[float, str, int, float]]
+    breakpoints: frozenset[str]
+    resumes_after_seconds: float | None  # at a breakpoint
 
 
 OPERATORS = st.builds(
@@ -74,6 +77,8 @@ OPERATORS = st.builds(
     st.sampled_from([None, None, None, 0.5, 6.0, 300.0]),
     PAUSES,
     SENDINGS,
+    st.frozensets(st.sampled_from(["s1", "s2", "s4", "s6"]), max_size=2),
+    st.sampled_from([None, 0.0, 40.0]),
 )
 
 
@@ -102,6 +107,8 @@ def run(
         return answer
 
     simulation = Simulation(Flow(made), script, input_value=input_)
+    simulation.instance = replace(simulation.instance, pause_at=operators.breakpoints)
+    simulation.resumes_after_seconds = operators.resumes_after_seconds
     seen.states.append(simulation.instance)
     simulation.observe = seen.states.append
     for at, decision in operators.decisions:

@@ -240,7 +240,6 @@ def test_an_output_schema_gives_its_types_to_later_steps() -> None:
         "on_error: [{match: x, then: continue}]",
         "compensate: {task: t.u@1}",
         "redact: [/x]",
-        "pause_at: step",
     ],
 )
 def test_what_the_language_does_not_have_yet_is_refused(text: str) -> None:
@@ -258,7 +257,7 @@ def test_step_kinds_of_the_full_language_are_refused(step: str) -> None:
     assert set(codes(step)) == {"NOT_YET_SUPPORTED"}
 
 
-@pytest.mark.parametrize("key", ["redact: [/x]", "on_failure: compensate", "business_key_policy: ALLOW"])
+@pytest.mark.parametrize("key", ["redact: [/x]", "on_failure: compensate", "labels: {a: b}"])
 def test_top_level_keys_of_the_full_language_are_refused(key: str) -> None:
     assert codes("- {id: a, task: t.a@1}", f"{key}\n") == ["NOT_YET_SUPPORTED"]
 
