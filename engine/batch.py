@@ -115,6 +115,7 @@ class Advancer:
         self._write(tx, works, now)
         try:
             self._tasks.places_take(tx, terms)
+            tx.flush()
         except BacklogShort as short:
             self._careful_until = time.monotonic() + CAREFUL_SECONDS
             raise RunAgain from short

@@ -183,9 +183,7 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> _Yield:
         )
     gone = frozenset({item.task.id for item in assignments} | blocked.keys())
     if gone:
-        left = [key for key in keys if key.task_id in gone]
-        deleted = ready_delete(tx, left)
-        assert deleted == len(left), f"{deleted} of {len(left)} locked entries of ready were there"
+        ready_delete(tx, [key for key in keys if key.task_id in gone], may_miss=False)
     # Before the queues' usage is written, which is locked already: nobody waits for keys with that in hand.
     is_key_free = rooms_write(tx, key_rooms, [item.task.id for item in assignments], blocked, now=now)
     _take(tx, assignments, attempts, now=now)

@@ -172,7 +172,8 @@ class Dispatcher:
                 self._interval = limits.PROBE_SECONDS_MIN
                 if not claimed.blocked and self._is_nearly_full():
                     self._stopping.wait(_GATHER_SECONDS)
-                continue
+                if self._stirred:
+                    continue
             pause = self._interval
             if claimed is not None and claimed.room_in_micros is not None:
                 pause = min(pause, max(claimed.room_in_micros / 1_000_000, limits.PROBE_SECONDS_MIN / 10))

@@ -20,7 +20,7 @@ from pulse.policy import Ending, TaskError, on_released, on_unknown
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, ErrorClass
 from pulse.store.execute import attempts_adopt, attempts_expired, attempts_renew, cancels_wanted, progress_write
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_tasks, tasks_lock
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_lock_with_tasks
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -112,9 +112,7 @@ def progress(tx: Transaction, items: Sequence[Progress]) -> None:
 
 def release(tx: Transaction, items: Sequence[Held], around: Surroundings) -> list[bool]:
     """Take back attempts that were not started; False for one that is not the caller's or no longer LEASED."""
-    known = attempts_tasks(tx, {item.attempt_id for item in items})
-    tasks = tasks_lock(tx, set(known.values()))
-    attempts = attempts_lock(tx, known.keys())
+    tasks, attempts = attempts_lock_with_tasks(tx, {item.attempt_id for item in items})
     now = tx.now()
     released: dict[bytes, Settlement] = {}
     for item in items:
@@ -164,9 +162,7 @@ def resume(tx: Transaction, session_id: bytes, items: Sequence[Held]) -> list[Re
 
 def expire(tx: Transaction, candidates: Sequence[bytes], around: Surroundings) -> int:
     """End those of the attempts whose lease has passed under their locks; return how many."""
-    known = attempts_tasks(tx, candidates)
-    tasks = tasks_lock(tx, set(known.values()))
-    attempts = attempts_lock(tx, known.keys())
+    tasks, attempts = attempts_lock_with_tasks(tx, candidates)
     now = tx.now()
     settlements = [
         _expired(tasks[attempt.task_id], attempt, now)

@@ -35,7 +35,7 @@ from pulse.policy import (
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, ErrorClass, RecoverySafety, TaskState
 from pulse.store.execute import ResultRow, results_find, results_insert
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_tasks, tasks_lock
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -113,9 +113,7 @@ class ReportOutcome(Struct, frozen=True):
 
 def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> list[ReportOutcome]:
     """Record a batch of results; one outcome for each, in order."""
-    known = attempts_tasks(tx, {item.attempt_id for item in reports})
-    tasks = tasks_lock(tx, set(known.values()))
-    attempts = attempts_lock(tx, known.keys())
+    tasks, attempts = attempts_lock_with_tasks(tx, {item.attempt_id for item in reports})
     closed = [a.id for a in attempts.values() if a.state is not AttemptState.RUNNING]
     recorded = results_find(tx, closed)
     now = tx.now()

@@ -26,7 +26,7 @@ from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, TaskState
 from pulse.store.counters import Usage, starts_grant, usage_lock
 from pulse.store.execute import StartWrite, assignments_extend, attempts_start, tasks_start
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock, attempts_tasks, tasks_lock
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -77,9 +77,7 @@ class _Asked(Struct, frozen=True):
 
 def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> list[StartOutcome]:
     """Grant or refuse a batch of Starts; one outcome for each item, in order."""
-    known = attempts_tasks(tx, {item.attempt_id for item in items})
-    tasks = tasks_lock(tx, set(known.values()))
-    attempts = attempts_lock(tx, known.keys())
+    tasks, attempts = attempts_lock_with_tasks(tx, {item.attempt_id for item in items})
     usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
     permits = permits_lock(tx, usages.values())
     now = tx.now()

@@ -100,8 +100,7 @@ def places_take(tx: Transaction, places: Mapping[bytes, int]) -> None:
     Raises BacklogShort where they are not all free.
     """
     for queue_id in sorted(places):
-        if not backlog_take(tx, queue_id, places[queue_id]):
-            raise BacklogShort
+        backlog_take(tx, queue_id, places[queue_id], otherwise=BacklogShort())
 
 
 def tasks_submit(

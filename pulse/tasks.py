@@ -13,16 +13,18 @@ from orbit.jsontext import Json
 from pulse.claim import window_room
 from pulse.explain import limit_details, place_details, unserved_since
 from pulse.quotas import Permits, permits_read
-from pulse.states import TERMINAL, TaskState, WaitReason
+from pulse.states import TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
 from pulse.store.rows import dispatch_at
 from pulse.store.session import SessionRow, sessions_live
 from pulse.store.task import (
     AttemptView,
+    Standing,
     TaskFilter,
     TaskRow,
     attempts_view,
     outputs_read,
+    task_standing,
     task_states,
     task_view,
     tasks_find,
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttemptView",
+    "Standing",
     "TaskFilter",
     "TaskView",
     "attempts_list",
     "outputs_get",
     "task_explain",
     "task_get",
+    "task_stands",
     "task_states",
     "tasks_list",
 ]
@@ -61,11 +65,6 @@ class TaskView:
     accepted_at: Micros
     row: TaskRow
     output: bytes | None
-
-    @property
-    def is_terminal(self) -> bool:
-        """Say whether it has ended."""
-        return self.state in TERMINAL
 
     def as_json(self) -> dict[str, Json]:
         """Write it as the API shows it."""
@@ -135,13 +134,23 @@ class Waiting:
     details: dict[str, Json]
 
 
+_MISSING = "no such task"
+
+
 def task_get(tx: Transaction, namespace_id: bytes, task_id: bytes) -> TaskView:
     """Read one task; raises NotFound if the namespace has none of this id."""
     row = task_view(tx, namespace_id, task_id)
     if row is None:
-        message = "no such task"
-        raise NotFound(message)
+        raise NotFound(_MISSING)
     return _views(tx, namespace_id, [row])[0]
+
+
+def task_stands(tx: Transaction, namespace_id: bytes, task_id: bytes) -> Standing:
+    """Read no more of a task than its queue, state and revision; raises NotFound."""
+    standing = task_standing(tx, namespace_id, task_id)
+    if standing is None:
+        raise NotFound(_MISSING)
+    return standing
 
 
 def tasks_list(tx: Transaction, wanted: TaskFilter) -> list[TaskView]:
@@ -170,7 +179,7 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
     sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX)
     permits = permits_read(tx, [usage])
     now = tx.now()
-    reason = _reason(row, _Standing(usage, sessions, permits), now=now)
+    reason = _reason(row, _Surroundings(usage, sessions, permits), now=now)
     plain = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
     serving = sum(_serves(item, row) for item in sessions)
     details = place_details(tx, row, place=row.fair_at or plain)
@@ -198,7 +207,7 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[Ta
             wait_reason=(
                 None
                 if row.wait_reason is None
-                else _reason(row, _Standing(usages.get(row.queue_id), sessions, permits), now=now)
+                else _reason(row, _Surroundings(usages.get(row.queue_id), sessions, permits), now=now)
             ),
             revision=row.revision,
             accepted_at=row.accepted_at,
@@ -210,7 +219,7 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[Ta
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Surroundings:
     """What a waiting task may wait for."""
 
     usage: Usage | None
@@ -218,7 +227,7 @@ class _Standing:
     permits: Permits
 
 
-def _reason(row: TaskRow, standing: _Standing, *, now: Micros) -> WaitReason:
+def _reason(row: TaskRow, standing: _Surroundings, *, now: Micros) -> WaitReason:
     """Derive why a task waits: what is stored, else the first thing that stands in its way."""
     stored, usage = WaitReason(row.wait_reason), standing.usage
     if stored is not WaitReason.READY or usage is None:

@@ -70,8 +70,7 @@ def _make_ready(tx: Transaction, entries: Sequence[LineKey], around: Surrounding
     """Move entries of lines to `ready`; another waker, or whoever ended a waiter, may have been faster."""
     if not entries:
         return
-    if line_delete(tx, entries) != len(entries):
-        raise RunAgain
+    line_delete(tx, entries, otherwise=RunAgain())
     tasks = tasks_lock(tx, {entry.task_id for entry in entries})
     for task in tasks.values():
         is_blocked = task.state is TaskState.WAITING and task.wait_reason == WaitReason.KEY_BLOCKED

@@ -39,8 +39,9 @@ from orbit.store.journal import events_list
 from pulse.cancellation import Cancel, task_cancel
 from pulse.node import PulseNode
 from pulse.requests import TaskRequest
+from pulse.states import TERMINAL
 from pulse.submission import Submit
-from pulse.tasks import TaskView, attempts_list, task_explain, task_get, tasks_list
+from pulse.tasks import Standing, TaskView, attempts_list, task_explain, task_get, task_stands, tasks_list
 
 _MISSING = "no such task"
 _SUBMIT = "task.submit"
@@ -120,18 +121,26 @@ class Tasks:
         """Read a task; with `wait_seconds` as soon as it has changed, at the latest after that time."""
         wait_seconds = call.query.seconds("wait_seconds", maximum=WAIT_SECONDS_MAX) or 0.0
         after_revision = call.query.number("after_revision", minimum=0, maximum=2**64 - 1)
-        view = self._in_range(call)
+        if wait_seconds:
+            self._wait(call, after_revision, wait_seconds)
+        return call.data(self._in_range(call).as_json())
 
-        def is_new(found: TaskView) -> bool:
-            if self._is_draining():  # who waits asks again elsewhere
+    def _wait(self, call: Call, after_revision: int | None, seconds: float) -> None:
+        """Wait until a task is what the caller waits for; what is read meanwhile is one row."""
+        task_id = call.path_id("task_id", message=_MISSING)
+
+        def read() -> Standing:
+            found = self._database.transaction(lambda tx: task_stands(tx, call.namespace_id, task_id))
+            if not call.caller.covers(found.queue):
+                raise NotFound(_MISSING)
+            return found
+
+        def is_new(found: Standing) -> bool:
+            if self._is_draining() or found.state in TERMINAL:  # who waits asks again elsewhere
                 return True
-            return found.is_terminal if after_revision is None else found.revision > after_revision or found.is_terminal
+            return after_revision is not None and found.revision > after_revision
 
-        if wait_seconds and not is_new(view):
-            view = self._pulse.changes.wait_for(
-                view.id, lambda: self._read(call, view.id), until=is_new, seconds=wait_seconds
-            )
-        return call.data(view.as_json())
+        self._pulse.changes.wait_for(task_id, read, until=is_new, seconds=seconds)
 
     def list_page(self, call: Call) -> Reply:
         """List tasks; what is out of range is left out, so a page may be short."""

@@ -69,5 +69,4 @@ def business_keys_lock(tx: Transaction, wanted: Sequence[BusinessKey]) -> Mappin
 def business_keys_use(tx: Transaction, used: Mapping[bytes, bytes]) -> None:
     """Note for locked keys, by address, the instance that is started now."""
     rows = [{"address": address, "instance_id": instance_id} for address, instance_id in sorted(used.items())]
-    matched = tx.update_many(table, key="address", rows=rows)
-    assert matched == len(rows), f"wrote {matched} of {len(rows)} locked business keys"
+    tx.update_many(table, key="address", rows=rows)

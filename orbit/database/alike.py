@@ -12,14 +12,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from sqlalchemy import Table, Update, bindparam, update
+from sqlalchemy import Table, bindparam, update
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 
 if TYPE_CHECKING:
     from orbit.database.transaction import Transaction
 
-GROUPS_MAX = 6  # statements for groups; more of them than that cost more round trips than they save
+GROUPS_MAX = 6  # statements for groups; more of them than that cost more than they save
 GROUP_ROWS_MIN = 4
 
 
@@ -34,8 +35,8 @@ class Change(Struct, frozen=True):
     grown: Mapping[str, int]
 
 
-def changes_write(tx: Transaction, table: Table, changes: Sequence[Change]) -> int:
-    """Write changed rows; return how many there were. Every row has the same key columns."""
+def changes_write(tx: Transaction, table: Table, changes: Sequence[Change]) -> None:
+    """Write changed rows, each of which must be there. Every row has the same key columns."""
     groups: dict[Any, list[Change]] = {}
     for change in changes:
         place = (tuple(change.key.values())[1:], tuple(change.values.items()), tuple(change.grown))
@@ -45,35 +46,34 @@ def changes_write(tx: Transaction, table: Table, changes: Sequence[Change]) -> i
     rest = by_size[len(alike) :]
     if len(rest) == 1:
         alike, rest = by_size, []
-    matched = sum(_write_alike(tx, table, group) for group in alike)
-    return matched + _write_rest(tx, table, [change for group in rest for change in group])
+    for group in alike:
+        _write_alike(tx, table, group)
+    _write_rest(tx, table, [change for group in rest for change in group])
 
 
-def _write_alike(tx: Transaction, table: Table, group: Sequence[Change]) -> int:
+def _write_alike(tx: Transaction, table: Table, group: Sequence[Change]) -> None:
     first = group[0]
     name, *others = first.key
     bound = {f"v_{column}": value for column, value in first.values.items()}
     bound |= {f"k_{column}": first.key[column] for column in others}
     statement = _alike(table, tuple(first.key), tuple(first.values), tuple(first.grown))
-    return tx.execute(statement, {"ids": [change.key[name] for change in group], **bound})
+    tx.expect(statement, {"ids": [change.key[name] for change in group], **bound}, count=len(group))
 
 
-def _write_rest(tx: Transaction, table: Table, rest: Sequence[Change]) -> int:
-    matched = 0
+def _write_rest(tx: Transaction, table: Table, rest: Sequence[Change]) -> None:
     by_columns: dict[tuple[str, ...], list[Change]] = {}
     for change in rest:
         by_columns.setdefault((*change.values, *change.grown), []).append(change)
     for group in by_columns.values():
         rows = [{**change.key, **change.values, **change.grown} for change in group]
-        matched += tx.update_many(table, key=tuple(group[0].key), rows=rows)
-    return matched
+        tx.update_many(table, key=tuple(group[0].key), rows=rows)
 
 
 @lru_cache(maxsize=256)
-def _alike(table: Table, key: tuple[str, ...], columns: tuple[str, ...], grown: tuple[str, ...]) -> Update:
+def _alike(table: Table, key: tuple[str, ...], columns: tuple[str, ...], grown: tuple[str, ...]) -> Hot:
     name, *others = key
     conditions = [table.c[column] == bindparam(f"k_{column}") for column in others]
     statement = update(table).where(ids_in(table.c[name]), *conditions)
     values: dict[str, Any] = {column: bindparam(f"v_{column}") for column in columns}
     values |= {column: table.c[column] + 1 for column in grown}
-    return through(statement.values(values), table)
+    return Hot(through(statement.values(values), table))

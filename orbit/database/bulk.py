@@ -1,9 +1,11 @@
 """Many rows in one statement: inserts as literals, updates and deletes as one JSON text taken apart by JSON_TABLE.
 
-PyMySQL escapes value by value in Python, and batches nothing but INSERTs; here a batch of inserts, updates or deletes
-costs the client one encoding in C and one parameter. Binary values travel as base64. Joins go always from the JSON to
-the table and through its primary key: an optimizer left to itself may scan a small table, and would lock all its rows.
-SQLite runs the plain statement per row in its own thread, where a statement is no round trip.
+PyMySQL escapes value by value in Python, and batches nothing but INSERTs; here a batch of updates or deletes costs the
+client one encoding in C. What all rows have in common stands in the statement once, only the rest is in the JSON.
+Binary values travel as base64. Joins go always from the JSON to the table and through its primary key: an optimizer
+left to itself may scan a small table, and would lock all its rows. (A list of tuples for IN would be cheaper on MySQL,
+but MariaDB scans the table for it.) SQLite runs the plain statement per row in its own thread, where a statement is no
+round trip.
 """
 
 from __future__ import annotations
@@ -13,17 +15,14 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Boolean, Integer, LargeBinary, String, Table, TextClause, bindparam, delete, text, update
+from sqlalchemy import Boolean, Integer, LargeBinary, String, Table, bindparam, delete, update
 from sqlalchemy.sql import Delete, Update
+
+from orbit.database.hot import literal
 
 Rows = Sequence[Mapping[str, Any]]
 # The column, or the columns together, by which a row is found.
 Key = str | tuple[str, ...]
-
-
-def packed_rows(rows: Rows) -> dict[str, bytes]:
-    """Encode rows as these statements' one parameter: bytes, which the driver writes in hexadecimal, unescaped."""
-    return {"rows": msgspec.json.encode(rows)}
 
 
 def insert_literals(table: Table, rows: Rows) -> str:
@@ -33,12 +32,12 @@ def insert_literals(table: Table, rows: Rows) -> str:
     rows as they come, at half of what JSON_TABLE costs it.
     """
     columns = tuple(rows[0])
-    values = "),(".join([",".join([_literal(row[name]) for name in columns]) for row in rows])
+    values = "),(".join([",".join([_stored(row[name]) for name in columns]) for row in rows])
     # The names are columns of our own tables, never input: so in all statements of this module.
     return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({values})"  # noqa: S608
 
 
-def _literal(value: Any) -> str:
+def _stored(value: Any) -> str:
     kind = type(value)
     if kind is int:
         return str(value)
@@ -52,46 +51,64 @@ def _literal(value: Any) -> str:
     return f"X'{value.encode('utf-8').hex()}'"
 
 
-@lru_cache(maxsize=256)
-def update_text(table: Table, key: Key, columns: tuple[str, ...], where: tuple[str, ...]) -> TextClause:
-    """Build the statement that updates rows by `key`, each with its own values."""
+def update_text(table: Table, key: Key, rows: Rows, where: Mapping[str, Any]) -> str:
+    """Write the statement that updates rows by `key`, each with its own values."""
+    common, own = _apart(rows)
     keys = _key_columns(key)
-    assignments = ", ".join(f"t.`{name}` = r.`{name}`" for name in columns if name not in keys)
-    conditions = "".join(f" AND t.`{name}` = :w_{name}" for name in where)
-    return text(f"UPDATE {_joined(table, columns)} ON {_match(table, keys)}{conditions} SET {assignments}")  # noqa: S608
+    assignments = [f"t.`{name}` = {literal(value)}" for name, value in common.items() if name not in keys]
+    assignments += [f"t.`{name}` = r.`{name}`" for name in own if name not in keys]
+    matched = f"{_joined(table, own, rows)} ON {_match(table, keys, common)}"
+    conditions = "".join(f" AND t.`{name}` = {literal(value)}" for name, value in where.items())
+    return f"UPDATE {matched}{conditions} SET {', '.join(assignments)}"  # noqa: S608
 
 
-@lru_cache(maxsize=64)
-def delete_text(table: Table, columns: tuple[str, ...]) -> TextClause:
-    """Build the statement that deletes rows by these columns, which are the whole primary key."""
-    return text(f"DELETE t FROM {_joined(table, columns)} ON {_match(table, columns)}")
+def delete_text(table: Table, rows: Rows) -> str:
+    """Write the statement that deletes rows by their columns, which are the whole primary key."""
+    common, own = _apart(rows)
+    return f"DELETE t FROM {_joined(table, own, rows)} ON {_match(table, tuple(rows[0]), common)}"
+
+
+def _apart(rows: Rows) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the values that all rows have in common, and the columns of which each has its own."""
+    first = rows[0]
+    common = {name: value for name, value in first.items() if all(row[name] == value for row in rows)}
+    # A single row is taken from the JSON too: the statement joins to something in any case.
+    own = tuple(name for name in first if name not in common) or tuple(first)[:1]
+    return {name: value for name, value in common.items() if name not in own}, own
 
 
 def _key_columns(key: Key) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else key
 
 
-def _match(table: Table, keys: Sequence[str]) -> str:
-    # Text out of JSON_TABLE has the server's default collation, which must not mix with the column's.
+def _match(table: Table, keys: Sequence[str], common: Mapping[str, Any]) -> str:
     return " AND ".join(
-        f"t.`{name}` = r.`{name}`" + (" COLLATE utf8mb4_bin" if isinstance(table.c[name].type, String) else "")
+        f"t.`{name}` = " + (literal(common[name]) if name in common else f"r.`{name}`" + _collation(table, name))
         for name in keys
     )
+
+
+def _collation(table: Table, name: str) -> str:
+    # Text out of JSON_TABLE has the server's default collation, which must not mix with the column's.
+    return " COLLATE utf8mb4_bin" if isinstance(table.c[name].type, String) else ""
 
 
 def _names(columns: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in columns)
 
 
-def _joined(table: Table, columns: Sequence[str]) -> str:
+def _joined(table: Table, columns: tuple[str, ...], rows: Rows) -> str:
+    packed = msgspec.json.encode([[row[name] for name in columns] for row in rows]).decode()
+    selected, extracted = _columns_of(table, columns)
+    source = f"JSON_TABLE({literal(packed)}, '$[*]' COLUMNS({extracted})) j"
+    return f"(SELECT {selected} FROM {source}) r STRAIGHT_JOIN {table.name} t FORCE INDEX (PRIMARY)"  # noqa: S608
+
+
+@lru_cache(maxsize=256)
+def _columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, str]:
     selected = ", ".join(f"{_value(table, name)} AS `{name}`" for name in columns)
-    derived = f"(SELECT {selected} FROM {_source(table, columns)}) r"  # noqa: S608
-    return f"{derived} STRAIGHT_JOIN {table.name} t FORCE INDEX (PRIMARY)"
-
-
-def _source(table: Table, columns: Sequence[str]) -> str:
-    extracted = ", ".join(f"`{name}` {_json_type(table, name)} PATH '$.{name}'" for name in columns)
-    return f"JSON_TABLE(CONVERT(:rows USING utf8mb4), '$[*]' COLUMNS({extracted})) j"
+    paths = enumerate(columns)
+    return selected, ", ".join(f"`{name}` {_json_type(table, name)} PATH '$[{place}]'" for place, name in paths)
 
 
 def _json_type(table: Table, column: str) -> str:

@@ -156,6 +156,7 @@ class Database:
             opened = connection.begin()
             try:
                 result = work(transaction)
+                transaction.flush()
                 opened.commit()
             except BaseException as error:
                 _abandon(connection, opened, error)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import insert, text
+import pymysql
+from msgspec import Struct
+from sqlalchemy import CursorResult, Executable, insert
+from sqlalchemy.exc import DBAPIError
 
-from orbit.database.bulk import (
-    Key,
-    Rows,
-    delete_text,
-    insert_literals,
-    packed_rows,
-    single_delete,
-    single_update,
-    update_text,
-)
+from orbit.database.bulk import Key, Rows, delete_text, insert_literals, single_delete, single_update, update_text
+from orbit.database.hot import Hot
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Executable, Row, Table
+    from pymysql.cursors import Cursor
+    from sqlalchemy import Connection, Row, Table
 
     from orbit.clock import Micros
     from orbit.database.clock import DatabaseClock
@@ -27,7 +23,28 @@ if TYPE_CHECKING:
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
-_NOW = text("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))")
+Statement = Executable | Hot
+
+_NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+
+
+# More text than this is not kept waiting: a packet stays far below the servers' limits.
+_LENGTH_MAX = 2**20
+
+
+class _Write(Struct, frozen=True):
+    """A write on its way: how many rows it must match (None: any number), and what to raise if it does not."""
+
+    text: str
+    count: int | None = None
+    otherwise: Exception | None = None
+
+
+class _Answer(Struct, frozen=True):
+    """What a statement matched, and its rows as the driver gave them."""
+
+    matched: int
+    rows: Sequence[tuple[Any, ...]]
 
 
 class RunAgain(Exception):
@@ -39,83 +56,171 @@ class Transaction:
 
     A function that gets one may run more than once (a deadlock rolls everything back), also after a COMMIT whose answer
     was lost: it changes nothing but the database, and guards what it writes by receipts or by re-checking states.
+
+    Writes that nobody waits for an answer of are sent together, before the next read or COMMIT: what latency is made of
+    is round trips. Their errors, a duplicate key or a wrong count, come then.
     """
 
     def __init__(self, connection: Connection, clock: DatabaseClock, facts: Facts, *, is_sqlite: bool) -> None:
         self._connection = connection
         self._clock = clock
         self._facts = facts
+        self._writes: list[_Write] = []
+        self._writes_length = 0
+        self._now: Micros | None = None
         self.is_sqlite = is_sqlite
         self.callbacks: list[Callable[[], None]] = []
         self.statement_count = 0
 
-    def rows(self, statement: Executable, parameters: Parameters = None) -> Sequence[Row[Any]]:
+    def rows(self, statement: Statement, parameters: Parameters = None) -> Sequence[Row[Any]]:
         """Run a query and return all its rows."""
-        self.statement_count += 1
-        return self._connection.execute(statement, parameters).all()
+        if type(statement) is Hot and not self.is_sqlite:
+            return self.rows_each([(statement, _single(parameters))])[0]
+        return self._run(statement, parameters).all()
 
-    def row(self, statement: Executable, parameters: Parameters = None) -> Row[Any] | None:
+    def rows_each(self, queries: Sequence[tuple[Hot, Mapping[str, Any]]]) -> list[Sequence[Row[Any]]]:
+        """Run queries one after the other, in one round trip, and return the rows of each."""
+        if self.is_sqlite:
+            return [self._run(statement, parameters).all() for statement, parameters in queries]
+        compiled = [statement.compiled(self._connection.dialect) for statement, _ in queries]
+        texts = [each.text(parameters) for each, (_, parameters) in zip(compiled, queries, strict=True)]
+        tells_time = queries[-1][0].tells_time
+        self.flush()
+        answers = self._send([*texts, _NOW] if tells_time else texts)
+        if tells_time:
+            self._now = int(answers[-1].rows[0][0])
+        return [each.rows(answer.rows) for each, answer in zip(compiled, answers, strict=False)]
+
+    def row(self, statement: Statement, parameters: Parameters = None) -> Row[Any] | None:
         """Run a query that finds at most one row."""
-        self.statement_count += 1
-        return self._connection.execute(statement, parameters).one_or_none()
+        rows = self.rows(statement, parameters)
+        assert len(rows) <= 1, f"{len(rows)} rows where one at most was expected"
+        return rows[0] if rows else None
 
-    def execute(self, statement: Executable, parameters: Parameters = None) -> int:
+    def execute(self, statement: Statement, parameters: Parameters = None) -> int:
         """Run a statement and return the number of rows that it matched."""
-        self.statement_count += 1
-        return self._connection.execute(statement, parameters).rowcount
+        if type(statement) is Hot and not self.is_sqlite:
+            text = statement.compiled(self._connection.dialect).text(_single(parameters))
+            self.flush()
+            return self._send([text])[0].matched
+        return self._run(statement, parameters).rowcount
 
-    def expect(self, statement: Executable, parameters: Parameters = None, *, count: int) -> None:
-        """Run a write that must match exactly `count` rows; anything else is a bug and rolls the transaction back."""
-        matched = self.execute(statement, parameters)
-        if matched != count:
-            message = f"a write matched {matched} rows where {count} were locked"
-            raise AssertionError(message)
+    def expect(
+        self, statement: Statement, parameters: Parameters = None, *, count: int, otherwise: Exception | None = None
+    ) -> None:
+        """Run a write that must match exactly `count` rows.
+
+        Anything else rolls the transaction back: a bug, unless `otherwise` is what to raise then.
+        """
+        if type(statement) is Hot and not self.is_sqlite:
+            text = statement.compiled(self._connection.dialect).text(_single(parameters))
+            self._later(_Write(text, count, otherwise))
+        else:
+            _check(count, self._run(statement, parameters).rowcount, otherwise)
 
     def insert(self, table: Table, rows: Rows) -> None:
         """Insert rows that all have the same columns, as one statement. No rows, no statement."""
         if not rows:
             return
-        self.statement_count += 1
         if self.is_sqlite:
-            self._connection.execute(insert(table), list(rows))
+            self._run(insert(table), list(rows))
         else:
-            self._connection.exec_driver_sql(insert_literals(table, rows))
+            self._later(_Write(insert_literals(table, rows)))
 
-    def update_many(self, table: Table, *, key: Key = "id", rows: Rows, where: Mapping[str, Any] | None = None) -> int:
-        """Update rows by `key`, each with its own values, in one statement; return how many rows matched.
+    def update_many(
+        self,
+        table: Table,
+        *,
+        key: Key = "id",
+        rows: Rows,
+        where: Mapping[str, Any] | None = None,
+        may_miss: bool = False,
+    ) -> None:
+        """Update rows by `key`, each with its own values, in one statement.
 
         `key` is a column, or several together. Every row has the same columns. `where` adds conditions that all of them
-        must meet.
+        must meet. Each of them must be there, unless some `may_miss`.
         """
         if not rows:
-            return 0
-        self.statement_count += 1
+            return
         conditions = where or {}
+        count = None if may_miss else len(rows)
         if not self.is_sqlite:
-            statement = update_text(table, key, tuple(rows[0]), tuple(conditions))
-            bound = {f"w_{name}": value for name, value in conditions.items()}
-            return self._connection.execute(statement, packed_rows(rows) | bound).rowcount
-        return self._one_by_one(single_update(table, key, tuple(rows[0]), conditions), rows)
+            self._later(_Write(update_text(table, key, rows, conditions), count))
+            return
+        self._one_by_one(single_update(table, key, tuple(rows[0]), conditions), rows, count)
 
-    def delete_many(self, table: Table, rows: Rows) -> int:
-        """Delete rows by their whole primary key, in one statement; return how many there were."""
+    def delete_many(
+        self, table: Table, rows: Rows, *, may_miss: bool = False, otherwise: Exception | None = None
+    ) -> None:
+        """Delete rows by their whole primary key, in one statement.
+
+        Each must be there, or `otherwise` is raised as by `expect`; unless some `may_miss`.
+        """
         if not rows:
-            return 0
-        self.statement_count += 1
+            return
+        count = None if may_miss else len(rows)
         if not self.is_sqlite:
-            return self._connection.execute(delete_text(table, tuple(rows[0])), packed_rows(rows)).rowcount
-        return self._one_by_one(single_delete(table, tuple(rows[0])), rows)
+            self._later(_Write(delete_text(table, rows), count, otherwise))
+            return
+        self._one_by_one(single_delete(table, tuple(rows[0])), rows, count, otherwise)
 
-    def _one_by_one(self, statement: Executable, rows: Rows) -> int:
+    def flush(self) -> None:
+        """Send the writes that wait."""
+        if not self._writes:
+            return
+        writes, self._writes, self._writes_length = self._writes, [], 0
+        for write, answer in zip(writes, self._send([write.text for write in writes]), strict=True):
+            if write.count is not None:
+                _check(write.count, answer.matched, write.otherwise)
+
+    def _later(self, write: _Write) -> None:
+        self._writes.append(write)
+        self._writes_length += len(write.text)
+        if self._writes_length > _LENGTH_MAX:
+            self.flush()
+
+    def _one_by_one(
+        self, statement: Executable, rows: Rows, count: int | None, otherwise: Exception | None = None
+    ) -> None:
+        self.statement_count += 1
         bound = ({f"b_{name}": value for name, value in row.items()} for row in rows)
-        return sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
+        matched = sum(self._connection.execute(statement, parameters).rowcount for parameters in bound)
+        if count is not None:
+            _check(count, matched, otherwise)
+
+    def _run(self, statement: Statement, parameters: Parameters) -> CursorResult[Any]:
+        self.flush()
+        self._now = None
+        self.statement_count += 1
+        construct = statement.statement if isinstance(statement, Hot) else statement
+        return cast("CursorResult[Any]", self._connection.execute(construct, parameters))
+
+    def _send(self, texts: Sequence[str]) -> list[_Answer]:
+        """Send statements that are text already, as one packet; errors look as SQLAlchemy's do."""
+        self.statement_count += len(texts)
+        self._now = None
+        cursor: Cursor = self._connection.connection.cursor()  # type: ignore[assignment]
+        try:
+            cursor.execute(";".join(texts))
+            answers = [_Answer(cursor.rowcount, cursor.fetchall())]
+            while len(answers) < len(texts) and cursor.nextset():
+                answers.append(_Answer(cursor.rowcount, cursor.fetchall()))
+        except pymysql.Error as error:
+            raise DBAPIError.instance(texts[0][:200], None, error, pymysql.Error) from error
+        assert len(answers) == len(texts), f"{len(answers)} answers to {len(texts)} statements"
+        return answers
 
     def now(self) -> Micros:
         """Read the database's clock. Call it after the transaction's last lock: a time read before a wait is stale."""
         if self.is_sqlite:
             return self._clock.local_now()
-        self.statement_count += 1
-        return int(self._connection.execute(_NOW).scalar_one()) + self._clock.offset_micros
+        if self._now is None:
+            self.flush()
+            now = int(self._send([_NOW])[0].rows[0][0])
+            # Not kept: only a clock that was read together with a lock is known to be asked for once.
+            return now + self._clock.offset_micros
+        return self._now + self._clock.offset_micros
 
     def known(self, key: Hashable) -> bytes | None:
         """Return an immutable fact that this process has read before, or None."""
@@ -128,3 +233,13 @@ class Transaction:
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the caller's own greenlet once this transaction is committed, and not if it is not."""
         self.callbacks.append(callback)
+
+
+def _single(parameters: Parameters) -> Mapping[str, Any]:
+    assert parameters is None or isinstance(parameters, Mapping), "a hot statement runs once"
+    return parameters or {}
+
+
+def _check(wanted: int, matched: int, otherwise: Exception | None) -> None:
+    if matched != wanted:
+        raise otherwise or AssertionError(f"a write matched {matched} rows where {wanted} were locked")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from sqlalchemy import delete, select
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from orbit.tables import receipt
 
@@ -28,8 +29,8 @@ class Receipt(Struct, frozen=True):
     created_at: Micros
 
 
-_FIND = through(select(receipt), receipt).where(ids_in(receipt.c.id))
-_DELETE = delete(receipt).where(ids_in(receipt.c.id))
+_FIND = Hot(through(select(receipt), receipt).where(ids_in(receipt.c.id)), tells_time=True)
+_DELETE = Hot(delete(receipt).where(ids_in(receipt.c.id)))
 
 
 def receipt_id(namespace_id: bytes, operation: str, resource: str, key: str) -> bytes:

@@ -24,5 +24,4 @@ def cancels_store(tx: Transaction, wanted: Mapping[bytes, tuple[LockedTask, str]
         }
         for key in sorted(wanted)
     ]
-    matched = tx.update_many(task, rows=rows)
-    assert matched == len(rows), f"{matched} of {len(rows)} locked tasks were there"
+    tx.update_many(task, rows=rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from sqlalchemy import bindparam, select, update
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in
 from pulse.tables import queue_backlog, queue_usage
 
@@ -48,13 +49,13 @@ class UsageMove:
     leased_unstarted: int = 0
 
 
-_LOCK_USAGE = select(queue_usage).where(ids_in(queue_usage.c.queue_id)).order_by(queue_usage.c.queue_id)
-_READ_USAGE = _LOCK_USAGE
-_LOCK_USAGE = _LOCK_USAGE.with_for_update()
-_LOCK_BACKLOG = (
+_USAGE = select(queue_usage).where(ids_in(queue_usage.c.queue_id)).order_by(queue_usage.c.queue_id)
+_READ_USAGE = Hot(_USAGE)
+_LOCK_USAGE = Hot(_USAGE.with_for_update(), tells_time=True)
+_LOCK_BACKLOG = Hot(
     select(queue_backlog).where(ids_in(queue_backlog.c.queue_id)).order_by(queue_backlog.c.queue_id).with_for_update()
 )
-_MOVE_USAGE = (
+_MOVE_USAGE = Hot(
     update(queue_usage)
     .where(queue_usage.c.queue_id == bindparam("id"))
     .values(
@@ -62,7 +63,7 @@ _MOVE_USAGE = (
         leased_unstarted=queue_usage.c.leased_unstarted + bindparam("by_unstarted"),
     )
 )
-_GRANT_STARTS = (
+_GRANT_STARTS = Hot(
     update(queue_usage)
     .where(queue_usage.c.queue_id == bindparam("id"))
     .values(
@@ -71,14 +72,17 @@ _GRANT_STARTS = (
         window_used=bindparam("used"),
     )
 )
-_MOVE_BACKLOG = (
+_MOVE = (
     update(queue_backlog)
     .where(queue_backlog.c.queue_id == bindparam("id"))
     .values(unfinished=queue_backlog.c.unfinished + bindparam("by"))
 )
-_TAKE_BACKLOG = _MOVE_BACKLOG.where(
-    queue_backlog.c.unfinished + bindparam("by") <= queue_backlog.c.max_unfinished_tasks,
-    queue_backlog.c.quota_id.is_(None),
+_MOVE_BACKLOG = Hot(_MOVE)
+_TAKE_BACKLOG = Hot(
+    _MOVE.where(
+        queue_backlog.c.unfinished + bindparam("by") <= queue_backlog.c.max_unfinished_tasks,
+        queue_backlog.c.quota_id.is_(None),
+    )
 )
 
 
@@ -112,9 +116,9 @@ def backlog_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, B
     return {row.queue_id: Backlog(*tuple(row)) for row in tx.rows(_LOCK_BACKLOG, {"ids": queue_ids})}
 
 
-def backlog_take(tx: Transaction, queue_id: bytes, places: int) -> bool:
-    """Take places if the queue's limit allows all of them and no quota holds beside it; say whether it did."""
-    return tx.execute(_TAKE_BACKLOG, {"id": queue_id, "by": places}) == 1
+def backlog_take(tx: Transaction, queue_id: bytes, places: int, *, otherwise: Exception) -> None:
+    """Take places if the queue's limit allows all of them and no quota holds beside it, else raise `otherwise`."""
+    tx.expect(_TAKE_BACKLOG, {"id": queue_id, "by": places}, count=1, otherwise=otherwise)
 
 
 def backlog_move(tx: Transaction, moves: Mapping[bytes, int]) -> None:

@@ -140,8 +140,7 @@ def keys_write(tx: Transaction, rows: Collection[KeyRow], *, used_at: Micros | N
     used = {} if used_at is None else {"used_at": used_at}
     in_order = sorted(rows, key=lambda row: row.id)
     written = [{"id": row.id, "active": row.active, "has_line": row.has_line} | used for row in in_order]
-    matched = tx.update_many(key, rows=written)
-    assert matched == len(written), f"{matched} of {len(written)} locked keys were there"
+    tx.update_many(key, rows=written)
 
 
 def holders_insert(tx: Transaction, pairs: Sequence[tuple[bytes, bytes]]) -> None:
@@ -151,8 +150,7 @@ def holders_insert(tx: Transaction, pairs: Sequence[tuple[bytes, bytes]]) -> Non
 
 def holders_delete(tx: Transaction, pairs: Sequence[tuple[bytes, bytes]]) -> None:
     """Strike out who held what: (key, task)."""
-    gone = tx.delete_many(key_holder, [{"key_id": key_id, "task_id": task_id} for key_id, task_id in sorted(pairs)])
-    assert gone == len(pairs), f"{gone} of {len(pairs)} permits of keys were held"
+    tx.delete_many(key_holder, [{"key_id": key_id, "task_id": task_id} for key_id, task_id in sorted(pairs)])
 
 
 def holders_find(tx: Transaction, key_id: bytes, *, limit: int) -> list[bytes]:
@@ -173,9 +171,10 @@ def line_insert(tx: Transaction, entries: Sequence[LineKey]) -> None:
     tx.insert(key_line, [entry._asdict() for entry in entries])
 
 
-def line_delete(tx: Transaction, entries: Sequence[LineKey]) -> int:
-    """Take entries out by primary key; return how many were there."""
-    return tx.delete_many(key_line, [entry._asdict() for entry in sorted(entries)])
+def line_delete(tx: Transaction, entries: Sequence[LineKey], *, otherwise: Exception | None = None) -> None:
+    """Take entries out by primary key: those that are there, or all, if something is to be raised `otherwise`."""
+    rows = [entry._asdict() for entry in sorted(entries)]
+    tx.delete_many(key_line, rows, may_miss=otherwise is None, otherwise=otherwise)
 
 
 def line_lanes(tx: Transaction, key_ids: Collection[bytes]) -> list[tuple[bytes, bytes]]:
@@ -231,8 +230,7 @@ def wakes_lock(tx: Transaction, *, limit: int) -> dict[bytes, bytes]:
 
 def wakes_delete(tx: Transaction, ids: Collection[bytes]) -> None:
     """Strike out wake-ups that were followed."""
-    gone = tx.delete_many(key_wake, [{"id": identifier} for identifier in sorted(ids)])
-    assert gone == len(ids), f"{gone} of {len(ids)} locked wake-ups were there"
+    tx.delete_many(key_wake, [{"id": identifier} for identifier in sorted(ids)])
 
 
 def keys_lined(tx: Transaction, *, after: bytes, limit: int) -> list[bytes]:

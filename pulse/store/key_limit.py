@@ -71,5 +71,4 @@ def limit_of(name: bytes, known: Mapping[bytes, KeyLimit]) -> int:
 def copies_write(tx: Transaction, moved: Mapping[bytes, int]) -> None:
     """Write the limits in force onto keys: key id → limit."""
     rows = [{"id": key_id, "max_concurrency": moved[key_id]} for key_id in sorted(moved)]
-    matched = tx.update_many(key, rows=rows)
-    assert matched == len(rows), f"{matched} of {len(rows)} locked keys were there"
+    tx.update_many(key, rows=rows)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import BindParameter, bindparam, func, select, tuple_
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in
 from orbit.ids import new_id
 from pulse.tables import delayed, lane, queue, ready
@@ -42,23 +43,23 @@ _OF_TYPES = (
     .join(queue, queue.c.id == lane.c.queue_id)
     .where(queue.c.namespace_id == bindparam("namespace_id"), queue.c.name.in_(_QUEUES), lane.c.type.in_(_TYPES))
 )
-_BY_ID = select(lane.c.id, lane.c.queue_id, lane.c.type, lane.c.version).where(ids_in(lane.c.id))
-_COUNT = select(func.count()).select_from(lane).where(lane.c.queue_id == bindparam("queue_id"))
+_BY_ID = Hot(select(lane.c.id, lane.c.queue_id, lane.c.type, lane.c.version).where(ids_in(lane.c.id)))
+_COUNT = Hot(select(func.count()).select_from(lane).where(lane.c.queue_id == bindparam("queue_id")))
 _CLAIMABLE = (
     select(ready.c.lane_id, ready.c.dispatch_at, ready.c.task_id)
     .where(ready.c.lane_id == bindparam("lane_id"), ready.c.dispatch_at >= bindparam("from_at"))
     .order_by(ready.c.lane_id, ready.c.dispatch_at, ready.c.task_id)
     .limit(bindparam("limit"))
 )
-_CLAIMABLE_LOCKED = _CLAIMABLE.with_for_update(skip_locked=True)
-_DUE = (
+_CLAIMABLE_LOCKED = Hot(_CLAIMABLE.with_for_update(skip_locked=True))
+_DUE = Hot(
     select(delayed.c.due_at, delayed.c.task_id)
     .where(delayed.c.due_at <= bindparam("now"))
     .order_by(delayed.c.due_at, delayed.c.task_id)
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
-_NEXT_DUE = select(delayed.c.due_at).order_by(delayed.c.due_at, delayed.c.task_id).limit(1)
+_NEXT_DUE = Hot(select(delayed.c.due_at).order_by(delayed.c.due_at, delayed.c.task_id).limit(1))
 
 
 def lanes_find(tx: Transaction, keys: Collection[LaneKey]) -> dict[LaneKey, bytes]:
@@ -123,9 +124,9 @@ def ready_lock(tx: Transaction, lane_id: bytes, *, from_at: Micros, limit: int) 
     return [ReadyKey(*tuple(row)) for row in tx.rows(_CLAIMABLE_LOCKED, parameters)]
 
 
-def ready_delete(tx: Transaction, keys: Sequence[ReadyKey]) -> int:
-    """Take entries out by primary key; return how many were there."""
-    return tx.delete_many(ready, [key._asdict() for key in keys])
+def ready_delete(tx: Transaction, keys: Sequence[ReadyKey], *, may_miss: bool = True) -> None:
+    """Take entries out by primary key, those that are there; or all, where they are locked."""
+    tx.delete_many(ready, [key._asdict() for key in keys], may_miss=may_miss)
 
 
 def delayed_insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -138,9 +139,10 @@ def delayed_lock_due(tx: Transaction, *, now: Micros, limit: int) -> list[tuple[
     return [(row.due_at, row.task_id) for row in tx.rows(_DUE, {"now": now, "limit": limit})]
 
 
-def delayed_delete(tx: Transaction, keys: Sequence[tuple[Micros, bytes]]) -> int:
-    """Take entries out by primary key; return how many were there."""
-    return tx.delete_many(delayed, [{"due_at": due_at, "task_id": task_id} for due_at, task_id in keys])
+def delayed_delete(tx: Transaction, keys: Sequence[tuple[Micros, bytes]], *, may_miss: bool = True) -> None:
+    """Take entries out by primary key, those that are there; or all, where they are locked."""
+    rows = [{"due_at": due_at, "task_id": task_id} for due_at, task_id in keys]
+    tx.delete_many(delayed, rows, may_miss=may_miss)
 
 
 def delayed_next(tx: Transaction) -> Micros | None:

@@ -11,6 +11,7 @@ from sqlalchemy import bindparam, select
 
 from orbit.clock import Micros
 from orbit.database import Transaction
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from orbit.database.packed import Packed
 from pulse.limits import PRIORITY_STEP_MICROS
@@ -121,8 +122,8 @@ def ready_key(row: LockedTask, *, available_at: Micros | None = None) -> dict[st
 
 _TASK = Packed(LockedTask, task)
 _ATTEMPT = Packed(LockedAttempt, attempt)
-_LOCK_TASKS = through(select(_TASK.column), task).where(ids_in(task.c.id)).order_by(task.c.id).with_for_update()
-_LOCK_TASKS_FREE = (
+_LOCK_TASKS = Hot(through(select(_TASK.column), task).where(ids_in(task.c.id)).order_by(task.c.id).with_for_update())
+_LOCK_TASKS_FREE = Hot(
     through(
         select(
             _TASK.column,
@@ -138,13 +139,16 @@ _LOCK_TASKS_FREE = (
     .order_by(task.c.id)
     .with_for_update(skip_locked=True)
 )
-_READ_TASK = select(_TASK.column).where(task.c.id == bindparam("id"))
-_TASKS_OF = through(select(attempt.c.id, attempt.c.task_id), attempt).where(ids_in(attempt.c.id))
-_LOCK_ATTEMPTS = (
-    through(select(_ATTEMPT.column), attempt).where(ids_in(attempt.c.id)).order_by(attempt.c.id).with_for_update()
+_READ_TASK = Hot(select(_TASK.column).where(task.c.id == bindparam("id")))
+_TASKS_OF = Hot(through(select(attempt.c.id, attempt.c.task_id), attempt).where(ids_in(attempt.c.id)))
+_LOCK_ATTEMPTS = Hot(
+    through(select(_ATTEMPT.column), attempt).where(ids_in(attempt.c.id)).order_by(attempt.c.id).with_for_update(),
+    tells_time=True,
 )
-_LIVE_OF_TASKS = through(select(_ATTEMPT.column), attempt, "pulse_attempt_number_unique").where(
-    ids_in(attempt.c.task_id), attempt.c.finished_at.is_(None)
+_LIVE_OF_TASKS = Hot(
+    through(select(_ATTEMPT.column), attempt, "pulse_attempt_number_unique").where(
+        ids_in(attempt.c.task_id), attempt.c.finished_at.is_(None)
+    )
 )
 
 
@@ -175,6 +179,20 @@ def attempts_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, Locked
     if not ids:
         return {}
     return {row.id: row for row in _ATTEMPT.unpack(tx.rows(_LOCK_ATTEMPTS, {"ids": ids}))}
+
+
+def attempts_lock_with_tasks(
+    tx: Transaction, ids: Collection[bytes]
+) -> tuple[dict[bytes, LockedTask], dict[bytes, LockedAttempt]]:
+    """Lock the tasks of attempts, then the attempts, each in the order of their ids, in one round trip.
+
+    Attempts that do not exist are left out.
+    """
+    known = attempts_tasks(tx, ids)
+    if not known:
+        return {}, {}
+    tasks, attempts = tx.rows_each([(_LOCK_TASKS, {"ids": set(known.values())}), (_LOCK_ATTEMPTS, {"ids": known})])
+    return {row.id: row for row in _TASK.unpack(tasks)}, {row.id: row for row in _ATTEMPT.unpack(attempts)}
 
 
 def attempts_tasks(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, bytes]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, Select, and_, bindparam, func, or_, select
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from pulse.states import SourceKind, TaskState
 from pulse.tables import attempt, lane, queue, ready, result, session, task, verdict
@@ -25,6 +26,11 @@ _CHOSEN = (
     select(task.c.id, task.c.revision, task.c.state, queue.c.name.label("queue"), lane.c.type, lane.c.version)
     .join(queue, queue.c.id == task.c.queue_id)
     .join(lane, lane.c.id == task.c.lane_id)
+)
+_STANDING = Hot(
+    select(queue.c.name, task.c.state, task.c.revision)
+    .join(queue, queue.c.id == task.c.queue_id)
+    .where(task.c.id == bindparam("task_id"), task.c.namespace_id == bindparam("namespace_id"))
 )
 _OUTPUTS = through(select(result.c.task_id, result.c.output), result, "pulse_result_by_task").where(
     ids_in(result.c.task_id),
@@ -96,6 +102,21 @@ class AttemptView:
     worker: str | None
     node: str | None
     late: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The little that somebody who waits for a task has to read again and again."""
+
+    queue: str
+    state: TaskState
+    revision: int
+
+
+def task_standing(tx: Transaction, namespace_id: bytes, task_id: bytes) -> Standing | None:
+    """Read where a task stands."""
+    row = tx.row(_STANDING, {"namespace_id": namespace_id, "task_id": task_id})
+    return None if row is None else Standing(row.name, TaskState(row.state), row.revision)
 
 
 def task_view(tx: Transaction, namespace_id: bytes, task_id: bytes) -> TaskRow | None:

@@ -1,0 +1,102 @@
+"""Statements that travel as text: every value arrives as it was sent, and a wrong count is never committed."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import bindparam, delete, select, update
+
+from orbit.database import Database, Transaction
+from orbit.database.hot import Hot
+from orbit.ids import new_id
+from orbit.tables import event
+
+_FIND = Hot(select(event.c.id, event.c.data, event.c.subject_revision).where(event.c.data == bindparam("data")))
+_TOUCH = Hot(update(event).where(event.c.id == bindparam("key")).values(type=bindparam("word"), data="100 % 'd'"))
+_CLEAR = Hot(delete(event))
+
+
+def _row(data: str, **fields: object) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": new_id(),
+        "namespace_id": new_id(),
+        "type": "t",
+        "subject_id": new_id(),
+        "subject_revision": 1,
+    }
+    return {**row, "data": data, "created_at": 1, **fields}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_text_arrives_as_it_was_sent(database: Database, text: str) -> None:
+    def work(tx: Transaction) -> list[str]:
+        tx.execute(_CLEAR)
+        tx.insert(event, [_row(text), _row(text + "x")])
+        return [row.data for row in tx.rows(_FIND, {"data": text})]
+
+    assert database.transaction(work) == [text]
+
+
+@pytest.mark.parametrize(
+    "text", ["'; DROP TABLE orbit_event; -- ", "\\", "\\'", "%s %(x)s %%", "\x00\n\r\x1a", "𐀀é", '"']
+)
+def test_no_text_ends_its_literal(database: Database, text: str) -> None:
+    row = _row("before")
+
+    def work(tx: Transaction) -> object:
+        tx.insert(event, [row])
+        tx.expect(_TOUCH, {"key": row["id"], "word": text}, count=1)
+        return tx.rows(select(event.c.type, event.c.data).where(event.c.id == row["id"]))[0]
+
+    assert tuple(database.transaction(work)) == (text, "100 % 'd'")  # type: ignore[arg-type]
+
+
+def test_a_write_that_misses_is_never_committed(database: Database) -> None:
+    row = _row("kept?")
+
+    def work(tx: Transaction) -> None:
+        tx.insert(event, [row])
+        tx.expect(_TOUCH, {"key": new_id(), "word": "t"}, count=1)
+
+    with pytest.raises(AssertionError, match="matched 0 rows where 1"):
+        database.transaction(work)
+    assert database.transaction(lambda tx: tx.rows(select(event.c.id))) == []
+
+
+def test_a_write_says_what_its_miss_means(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        tx.expect(_TOUCH, {"key": new_id(), "word": "t"}, count=1, otherwise=LookupError("gone"))
+        tx.insert(event, [_row("after")])
+
+    with pytest.raises(LookupError, match="gone"):
+        database.transaction(work)
+    assert database.transaction(lambda tx: tx.rows(select(event.c.id))) == []
+
+
+def test_reads_see_the_writes_before_them(database: Database) -> None:
+    rows = [_row(f"{number}", subject_revision=number) for number in range(1, 4)]
+
+    def work(tx: Transaction) -> tuple[int, list[int]]:
+        tx.insert(event, rows)
+        tx.update_many(event, rows=[{"id": row["id"], "subject_revision": 7, "type": "same"} for row in rows])
+        tx.delete_many(event, [{"id": rows[0]["id"]}])
+        seen = tx.rows(_FIND, {"data": "2"})
+        return len(tx.rows(select(event.c.id))), [row.subject_revision for row in seen]
+
+    assert database.transaction(work) == (2, [7])
+
+
+def test_rows_that_may_be_missing_are_said_to_be(database: Database) -> None:
+    row = _row("there")
+    database.transaction(lambda tx: tx.insert(event, [row]))
+    both = [{"id": row["id"]}, {"id": new_id()}]
+
+    def strict(tx: Transaction) -> None:
+        tx.delete_many(event, both)
+
+    with pytest.raises(AssertionError, match="matched 1 rows where 2"):
+        database.transaction(strict)
+    database.transaction(lambda tx: tx.delete_many(event, both, may_miss=True))
+    assert database.transaction(lambda tx: tx.rows(select(event.c.id))) == []
