@@ -1,5 +1,6 @@
 """Several nodes on one database: nothing lost, nothing run twice, no limit passed, every counter equal its recount."""
 
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -19,6 +20,7 @@ from tests.support.waiting import wait_until
 TASKS = 2_000
 INSTANCES = 100
 END_SECONDS_MAX = 120.0
+WINDOWS = 30 if os.environ.get("ORBIT_SOAK") else 12  # of a second, in the test of the rate
 FIVE_STEPS = """
 orbit: weave/1
 workflow: five
@@ -157,32 +159,32 @@ def test_r045_max_concurrency_holds_over_all_nodes(database_url: str, short_fold
 def test_r047_no_window_grants_more_starts_than_the_rate(database_url: str, short_folder: Path) -> None:
     with fleet(short_folder, database_url, rate_per_second=10) as installed, installed.opened() as database:
         nodes = [installed.node() for _ in range(3)]
-        for node in nodes:
-            installed.worker(node, Crew(capacity=10))
-        submit_many(installed.client(nodes[0]), [task_of() for _ in range(120)], prefix="r047")
+        for number in range(5):
+            installed.worker(nodes[number % 3], Crew(capacity=10))
+        submit_many(installed.client(nodes[0]), [task_of() for _ in range(10 * WINDOWS)], prefix="r047")
         windows: dict[int, int] = {}
 
         def sampled() -> bool:
             row = usage(database)
             windows[row.window_started_at] = max(windows.get(row.window_started_at, 0), row.window_used)
-            return len(installed.begun()) == 120
+            return len(installed.begun()) == 10 * WINDOWS
 
-        wait_until(sampled, END_SECONDS_MAX, what="120 executions")
+        wait_until(sampled, END_SECONDS_MAX, what="all executions")
         windows.pop(0, None)
-        assert len(windows) >= 10
+        assert len(windows) >= WINDOWS - 2
         assert max(windows.values()) == 10
         opened = sorted(windows)
         assert min(after - before for before, after in pairwise(opened)) >= SECOND
         # The same from the attempts alone, so that no window between two samples escapes.
         starts = [row.started_at for row in installed.attempts() if row.started_at is not None]
-        assert len(starts) == 120
+        assert len(starts) == 10 * WINDOWS
         counted: Counter[int] = Counter()
         window = -SECOND
         for started_at in starts:
             window = window if started_at < window + SECOND else started_at
             counted[window] += 1
         assert max(counted.values()) <= 10
-        assert len(counted) >= 12
+        assert len(counted) >= WINDOWS
         assert run_twice(installed) == []
 
 

@@ -1,0 +1,133 @@
+"""No question about tasks walks over the whole table: each statement's plan, with many tasks, on both servers.
+
+`ORBIT_SEARCH_TASKS` says with how many (100 000 if not given, 1 000 000 in a long run).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.engine import Engine
+
+from orbit.clock import SECOND
+from orbit.database import Database, Transaction
+from pulse.claim import Demand, claim
+from pulse.key_limits import key_view
+from pulse.states import TaskState
+from pulse.tasks import TaskFilter, attempts_list, task_explain, task_get, tasks_list
+from pulse.waker import keys_wake, lines_sweep
+from tests.support.bulk import tasks_copy, truncated
+from tests.support.pulse import Pulse
+
+TASKS = int(os.environ.get("ORBIT_SEARCH_TASKS", "1000000" if os.environ.get("ORBIT_SOAK") else "100000"))
+LARGE = {"pulse_task", "pulse_ready", "pulse_key_line"}
+BROAD: Any = {"max_concurrency": 100_000, "rate_per_second": 1_000_000, "max_unfinished_tasks": 1_000_000}
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, Any]]]:
+    """Keep the statements that are run meanwhile, as they are sent."""
+    statements: list[tuple[str, Any]] = []
+
+    def keep(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        statements.append((statement, parameters))
+
+    event.listen(Engine, "before_cursor_execute", keep)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", keep)
+
+
+def plans(database: Database, statement: str, parameters: Any) -> list[dict[str, Any]]:
+    """Ask the server how it would run a statement: a row for each table."""
+
+    def work(tx: Transaction) -> list[dict[str, Any]]:
+        connection = tx._connection  # noqa: SLF001  (the statement is sent as it was)
+        rows = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+        return [dict(row._mapping) for row in rows]  # noqa: SLF001
+
+    return database.transaction(work)
+
+
+@pytest.mark.databases("mariadb", "mysql")
+@pytest.mark.timeout(900)
+def test_r190_no_question_about_tasks_walks_over_all_of_them(pulse: Pulse, database: Database) -> None:
+    with truncated(database):
+        _ask(pulse, database)
+
+
+def _ask(pulse: Pulse, database: Database) -> None:
+    pulse.queue(**BROAD)
+    pulse.queue("side", **BROAD)
+    pulse.serve()
+    one = pulse.submit(business_key="b-1", concurrency_keys=("k",), labels='{"a": "b"}')
+    pulse.submit(queue="side", business_key="b-2")
+    tasks_copy(database, pulse.submit(business_key="b-3"), count=TASKS)
+    _analyze(database)
+    row = pulse.task(one).row
+    at = row.accepted_at
+    pages = {
+        "by business key": TaskFilter(pulse.namespace_id, 20, business_key="b-1"),
+        "by business key of many": TaskFilter(pulse.namespace_id, 20, business_key="b-3"),
+        "by source": TaskFilter(pulse.namespace_id, 20, source_id=one),
+        "by queue": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id),
+        "by queue and state": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, state=TaskState.FAILED, accepted_after=at,
+            accepted_before=at + SECOND // 100,
+        ),
+        "by queue and type": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, type="echo", accepted_after=at,
+            accepted_before=at + SECOND // 100,
+        ),
+        "by queue and time": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, accepted_after=at, accepted_before=at + SECOND // 100
+        ),
+        "the next page": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id, before=(at + 700, one)),
+        "two filters": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, business_key="b-1", accepted_after=at
+        ),
+    }  # fmt: skip
+    seat = pulse.seat()
+    asked: dict[str, list[tuple[str, Any]]] = {}
+    for name, wanted in pages.items():
+        with recorded() as statements:
+            database.transaction(lambda tx, wanted=wanted: tasks_list(tx, wanted))  # type: ignore[misc]
+        asked[name] = statements
+    questions: dict[str, Any] = {
+        "one task": lambda tx: task_get(tx, pulse.namespace_id, one),
+        "its attempts": lambda tx: attempts_list(tx, pulse.namespace_id, one),
+        "why it waits": lambda tx: task_explain(tx, pulse.namespace_id, one),
+        "its key": lambda tx: key_view(tx, pulse.namespace_id, "k"),
+        "a claim": lambda tx: claim(tx, Demand([seat], {})),
+    }
+    for name, question in questions.items():
+        with recorded() as statements:
+            database.transaction(question)
+        asked[name] = statements
+    with recorded() as statements:
+        pulse.deadlines.run_once()
+        keys_wake(database, pulse)
+        lines_sweep(database, pulse)
+    asked["the sweeps"] = statements
+    for name, statements in asked.items():
+        for statement, parameters in statements:
+            if statement.lstrip().upper().startswith(("SELECT", "UPDATE", "DELETE", "(SELECT")):
+                _check(name, statement, plans(database, statement, parameters))
+
+
+def _check(name: str, statement: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        table = str(row.get("table"))
+        large = table in LARGE or table == "t"
+        is_scan = row.get("type") in {"ALL", "index"} and int(row.get("rows") or 0) > 1_000
+        assert not (large and is_scan), f"{name} walks over {table}: {row}\n{statement}"
+        sorts = "filesort" in str(row.get("Extra")) and int(row.get("rows") or 0) > 10_000
+        assert not (large and sorts), f"{name} sorts {row.get('rows')} rows of {table}: {row}\n{statement}"
+
+
+def _analyze(database: Database) -> None:
+    database.transaction(lambda tx: tx.rows(text("ANALYZE TABLE pulse_task, pulse_ready")))
