@@ -32,6 +32,8 @@ from api.resources.applications import Applications
 from api.resources.batches import Batches
 from api.resources.concurrency_keys import ConcurrencyKeys
 from api.resources.instance_control import InstanceControl
+from api.resources.instance_graph import InstanceGraphs
+from api.resources.instance_moves import InstanceMoves
 from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
 from api.resources.node import NodeResource, NodeState
@@ -48,7 +50,9 @@ from api.worker_session import SessionLimits
 from definitions.registry import graph_load, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Told
+from engine.fork import Forks
 from engine.listener import InstanceListener
+from engine.migrate import Migrations
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
 from engine.recover import Recoveries
@@ -90,6 +94,9 @@ class Node:
         controls = Controls(
             database, advancer, tasks, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
         )
+        instances = Instances(database, advancer, self.starter, self.watchers)
+        forks = Forks(database, advancer, controls, version_to_start, on_started=self.runner.due_in)
+        migrations = Migrations(database, advancer, controls, version_to_start)
         self.gate = WorkerGate(
             authenticator=self.authenticator,
             dispatcher=MeasuredDispatcher(self.pulse.dispatcher, self.metrics.start_delay_seconds.observe),
@@ -110,7 +117,9 @@ class Node:
             *Batches(database, self.pulse).operations(),
             *self.workflows.operations(),
             *WorkflowVersions(database).operations(),
-            *InstanceResource(Instances(database, advancer, self.starter, self.watchers)).operations(),
+            *InstanceResource(instances).operations(),
+            *InstanceGraphs(instances).operations(),
+            *InstanceMoves(forks, migrations).operations(),
             *InstanceControl(controls, Recoveries(database, advancer, controls, tasks)).operations(),
             *SignalResource(Signals(database, advancer.flows, version_to_start, self.runner.wake)).operations(),
             *Workers(database).operations(),

@@ -52,12 +52,18 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The verdict; `at` are the first changed steps, `mapping` names old steps that seem to be renamed."""
+    """The verdict; `at` are the first changed steps, `mapping` names old steps that seem to be renamed.
+
+    `changed` are all old steps that an instance must not have begun; `is_forbidden` says that no instance at all can go
+    on, because of the definition as a whole.
+    """
 
     verdict: Verdict
     at: tuple[str, ...]
     mapping: dict[str, str]
     reasons: tuple[Reason, ...]
+    changed: tuple[str, ...] = ()
+    is_forbidden: bool = False
 
     def to_json(self) -> dict[str, Json]:
         """Write the diff for programs."""
@@ -86,7 +92,7 @@ def diff_graphs(old: Graph, new: Graph) -> Diff:
         verdict = Verdict.SAFE_AT
     else:
         verdict = Verdict.SAFE if everything else Verdict.SAME
-    return Diff(verdict, at, mapping, everything)
+    return Diff(verdict, at, mapping, everything, tuple(changed), forbidding)
 
 
 class _Side:

@@ -6,6 +6,8 @@ escaped, so that no title can change the drawing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from definitions.duration import format_duration
 from definitions.graph import (
     BranchSpec,
@@ -32,21 +34,42 @@ _SHAPES = {
     NodeKind.FAIL: ('(["', '"])'),
     NodeKind.RETURN: ('(["', '"])'),
 }
+_STATE_STYLES = {
+    "SUCCEEDED": "stroke:#2c7a3f,stroke-width:3px",
+    "RUNNING": "stroke:#2f6fde,stroke-width:3px",
+    "WAITING": "stroke:#9a5b00,stroke-width:3px",
+    "NEEDS_REVIEW": "stroke:#a13d8f,stroke-width:4px",
+    "FAILED": "stroke:#c22f2f,stroke-width:4px",
+    "SKIPPED": "stroke-dasharray:4 4",
+    "CANCELLED": "stroke-dasharray:4 4",
+}
 _LABEL_CHARACTERS_MAX = 60
 
 
-def graph_to_mermaid(graph: Graph) -> str:
-    """Write the graph as a Mermaid flowchart."""
+def graph_to_mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> str:
+    """Write the graph as a Mermaid flowchart, with the states of an instance's steps by id if they are given."""
     lines = ["flowchart TD"]
     for index, node in enumerate(graph.nodes):
         opening, closing = _SHAPES[node.kind]
-        label = "<br/>".join(_escaped(line) for line in _lines_of(node))
+        shown = [*_lines_of(node), *([states[node.id]] if states and node.id in states else [])]
+        label = "<br/>".join(_escaped(line) for line in shown)
         lines.append(f"  n{index}{opening}{label}{closing}")
     for edge in graph.edges:
         case = _case_text(graph.nodes[edge.source], edge.case)
         arrow = f'-->|"{_escaped(case)}"|' if case else "-->"
         lines.append(f"  n{edge.source} {arrow} n{edge.target}")
+    if states:
+        lines += _state_classes(graph, states)
     return "\n".join(lines) + "\n"
+
+
+def _state_classes(graph: Graph, states: Mapping[str, str]) -> list[str]:
+    lines = [f"  classDef {state} {style}" for state, style in _STATE_STYLES.items()]
+    return lines + [
+        f"  class n{index} {states[node.id]}"
+        for index, node in enumerate(graph.nodes)
+        if states.get(node.id) in _STATE_STYLES
+    ]
 
 
 def _lines_of(node: Node) -> list[str]:

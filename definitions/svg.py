@@ -8,6 +8,7 @@ escaped, so no title can change the drawing. Positions are whole pixels: the sam
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from math import ceil
@@ -47,6 +48,20 @@ _STYLE = """
     for kind in ("task", "poll", "wait", "set", "branch", "parallel", "fail", "return")
 )
 
+_STATE_COLOURS = {
+    "succeeded": "#2c7a3f",
+    "running": "#2f6fde",
+    "waiting": "#9a5b00",
+    "needs_review": "#a13d8f",
+    "failed": "#c22f2f",
+    "skipped": "#6b7280",
+    "cancelled": "#6b7280",
+    "pending": "#9aa3b2",
+}
+_STATE_STYLE = ".orbit .state text{fill:#ffffff;font-size:11px}" + "".join(
+    f".orbit .state.{state} rect{{fill:{colour}}}" for state, colour in _STATE_COLOURS.items()
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Text:
@@ -74,14 +89,14 @@ class _Box:
     height: int
 
 
-def graph_to_svg(graph: Graph) -> str:
-    """Draw a graph; the answer is a whole SVG document."""
+def graph_to_svg(graph: Graph, states: Mapping[str, str] | None = None) -> str:
+    """Draw a graph, with the states of an instance's steps by id if they are given, as a whole SVG document."""
     boxes = tuple(_box(part) for part in structure_of(graph))
     head = _head(graph)
     width = max([_text_width(head, 1.3), *(box.width for box in boxes)]) + 2 * _MARGIN
     top = _MARGIN + len(head) * _LINE + _PADDING
     height = top + 2 * (_DOT * 2 + _GAP) + _column_height(boxes) + _MARGIN
-    canvas = _Canvas()
+    canvas = _Canvas(states or {})
     canvas.texts(_MARGIN, _MARGIN, head)
     middle = width // 2
     canvas.dot(middle, top + _DOT)
@@ -92,7 +107,7 @@ def graph_to_svg(graph: Graph) -> str:
     name = escape(f"{graph.workflow} version {graph.version}")
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="orbit" role="img" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}"><title>{name}</title><style>{_STYLE}</style>'
+        f'viewBox="0 0 {width} {height}"><title>{name}</title><style>{_STYLE}{_STATE_STYLE if states else ""}</style>'
         f'<rect class="back" width="{width}" height="{height}"/>'
     )
     return opening + "\n" + "\n".join(canvas.elements) + "\n</svg>\n"
@@ -180,8 +195,9 @@ def _column_height(boxes: tuple[_Box, ...]) -> int:
 class _Canvas:
     """Collects the elements of the drawing from the outside in."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: Mapping[str, str]) -> None:
         self.elements: list[str] = []
+        self._states = states
 
     def texts(self, x: int, y: int, lines: tuple[_Text, ...], *, middle: bool = False) -> None:
         """Write lines below each other; `y` is their upper edge."""
@@ -223,9 +239,19 @@ class _Canvas:
             f'<rect class="{kind}" x="{x}" y="{y}" width="4" height="{box.height}" rx="2"/>'
         )
         self.texts(x + _PADDING + 4, y + _PADDING, box.lines)
+        if node.id in self._states:
+            self._badge(self._states[node.id], x + box.width, y)
         self.elements.append("</g>")
         if isinstance(box.part, Block):
             self._lanes(box, middle, y + _PADDING + len(box.lines) * _LINE, y + box.height)
+
+    def _badge(self, state: str, right: int, y: int) -> None:
+        """Write a step's state on the upper edge of its box."""
+        width = ceil(len(state) * _CHARACTER) + 12
+        self.elements.append(
+            f'<g class="state {escape(state.lower())}"><rect x="{right - width - 6}" y="{y - 9}" width="{width}" '
+            f'height="18" rx="9"/><text x="{right - width}" y="{y + 4}">{escape(state)}</text></g>'
+        )
 
     def _lanes(self, box: _Box, middle: int, top: int, bottom: int) -> None:
         """Draw the lanes of a block between the line that opens it and the line that closes it."""

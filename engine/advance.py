@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
-from engine import breakpoints, joining, pausing, polling, recovery, signals, tasks, waiting
+from engine import breakpoints, forking, joining, migration, pausing, polling, recovery, signals, tasks, waiting
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -34,7 +34,9 @@ from engine.states import (
 )
 from engine.stimulus import (
     CancelRequested,
+    Forked,
     GateQuiet,
+    Migrated,
     Outcome,
     PauseRequested,
     Recovered,
@@ -85,6 +87,13 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
             for identifier in draft.flow.roots:
                 if identifier not in draft.steps:  # an earlier root may have ended the instance
                     _enter(draft, identifier)
+        case Forked():
+            forking.apply(draft, stimulus)
+            _enter_open(draft)
+        case Migrated():
+            migration.apply(draft, stimulus)
+            if not recovery.is_engine_error(draft.error):
+                _enter_open(draft)
         case CancelRequested():
             _cancel(draft, stimulus)
         case PauseRequested() | GateQuiet() | ResumeRequested():
@@ -97,6 +106,13 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
             _recover(draft, stimulus)
         case TaskEnded() | ReviewOpened() | ReviewClosed() | SubmissionRefused():
             _apply_to_task(draft, stimulus)
+
+
+def _enter_open(draft: Draft) -> None:
+    """Enter all that is due and that no decision of this advance leads to."""
+    for identifier in draft.flow.nodes:
+        if identifier not in draft.steps and draft.state not in INSTANCE_TERMINAL:
+            _enter(draft, identifier)
 
 
 def _cancel(draft: Draft, stimulus: CancelRequested) -> None:

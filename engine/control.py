@@ -75,19 +75,19 @@ class Controls:
         Cancelling again changes nothing and gives the state as it is. Raises NotFound, StateConflict for one that has
         ended otherwise or has another revision.
         """
+        return self.run(order, lambda tx: self.cancel_now(tx, order))
 
-        def make(tx: Transaction) -> Made:
-            work = self.locked(tx, order)
-            before = work.instance
-            if before.state is InstanceState.CANCELLED:
-                return _made(before)
-            if before.state in INSTANCE_TERMINAL:
-                raise conflict(before)
-            self.advance(tx, work, CancelRequested(order.reason, order.actor.name))
-            audit(tx, order, "instance.cancel", (shown(before), shown(work.instance)))
-            return _made(work.instance)
-
-        return self.run(order, make)
+    def cancel_now(self, tx: Transaction, order: Order) -> Made:
+        """As `instance_cancel`, in the given transaction and without a receipt."""
+        work = self.locked(tx, order)
+        before = work.instance
+        if before.state is InstanceState.CANCELLED:
+            return _made(before)
+        if before.state in INSTANCE_TERMINAL:
+            raise conflict(before)
+        self.advance(tx, work, CancelRequested(order.reason, order.actor.name))
+        audit(tx, order, "instance.cancel", (shown(before), shown(work.instance)))
+        return _made(work.instance)
 
     def instance_pause(self, order: Order) -> Answer:
         """Let nothing of an instance begin any more; what runs goes on, and its results are kept until the resume.
@@ -95,20 +95,20 @@ class Controls:
         PAUSED says that nothing runs. Pausing again changes nothing. Raises NotFound, StateConflict for an instance
         that ends or has ended, or has another revision.
         """
+        return self.run(order, lambda tx: self.pause_now(tx, order))
 
-        def make(tx: Transaction) -> Made:
-            work = self.locked(tx, order)
-            before = work.instance
-            if before.state not in PAUSABLE:
-                raise conflict(before)
-            if before.control is not Control.ACTIVE:
-                return _made(before)
-            in_flight = self._tasks.gate_close(tx, order.command.namespace_id, before.id)
-            self.advance(tx, work, PauseRequested(in_flight, order.reason, order.actor.name))
-            audit(tx, order, "instance.pause", (shown(before), {**shown(work.instance), "in_flight": in_flight}))
-            return _made(work.instance)
-
-        return self.run(order, make)
+    def pause_now(self, tx: Transaction, order: Order) -> Made:
+        """As `instance_pause`, in the given transaction and without a receipt."""
+        work = self.locked(tx, order)
+        before = work.instance
+        if before.state not in PAUSABLE:
+            raise conflict(before)
+        if before.control is not Control.ACTIVE:
+            return _made(before)
+        in_flight = self._tasks.gate_close(tx, order.command.namespace_id, before.id)
+        self.advance(tx, work, PauseRequested(in_flight, order.reason, order.actor.name))
+        audit(tx, order, "instance.pause", (shown(before), {**shown(work.instance), "in_flight": in_flight}))
+        return _made(work.instance)
 
     def instance_resume(self, order: Order) -> Answer:
         """Let a paused instance go on with what was left of every wait and budget, then apply what came meanwhile.
@@ -116,19 +116,19 @@ class Controls:
         Resuming an active one changes nothing. Raises NotFound, StateConflict for one that has ended or has another
         revision.
         """
+        return self.run(order, lambda tx: self.resume_now(tx, order))
 
-        def make(tx: Transaction) -> Made:
-            work = self.locked(tx, order)
-            before = work.instance
-            if before.state in INSTANCE_TERMINAL:
-                raise conflict(before)
-            if before.control is Control.ACTIVE:
-                return _made(before)
-            self.advance(tx, work, ResumeRequested(order.reason, order.actor.name))
-            audit(tx, order, "instance.resume", (shown(before), shown(work.instance)))
-            return _made(work.instance)
-
-        return self.run(order, make)
+    def resume_now(self, tx: Transaction, order: Order) -> Made:
+        """As `instance_resume`, in the given transaction and without a receipt."""
+        work = self.locked(tx, order)
+        before = work.instance
+        if before.state in INSTANCE_TERMINAL:
+            raise conflict(before)
+        if before.control is Control.ACTIVE:
+            return _made(before)
+        self.advance(tx, work, ResumeRequested(order.reason, order.actor.name))
+        audit(tx, order, "instance.resume", (shown(before), shown(work.instance)))
+        return _made(work.instance)
 
     def run(self, order: Order, make: Callable[[Transaction], Made]) -> Answer:
         """Run a command in one transaction with its receipt, or replay the receipt."""

@@ -11,11 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from definitions.graph import Graph
 from engine.batch import Advancer
 from engine.explain import TaskLook, explain, explain_newer, tasks_of
 from engine.instance import INPUT, OUTPUT
 from engine.start import Starter, StartRequest
-from engine.states import INSTANCE_TERMINAL
+from engine.states import INSTANCE_TERMINAL, StepState
 from engine.store.instance_lists import instances_page
 from engine.store.instances import Filter, Place, Stored, instance_find
 from engine.store.records import history_page, values_load
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 PAGE_MAX = 200
+Range = frozenset[str] | None
+PENDING = StepState.PENDING.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,10 @@ class HistoryPage:
 
 
 class Instances:
-    """The instances of all namespaces, as a node serves them."""
+    """The instances of all namespaces, as a node serves them.
+
+    `queues` is a reader's range, None for all: an instance whose workflow uses another queue is not found.
+    """
 
     def __init__(self, database: Database, advancer: Advancer, starter: Starter, watchers: Watchers) -> None:
         self._database = database
@@ -64,7 +70,13 @@ class Instances:
         return self._starter.start(request)
 
     def instance_get(
-        self, namespace_id: bytes, instance_id: bytes, *, wait_seconds: float = 0.0, after_revision: int | None = None
+        self,
+        namespace_id: bytes,
+        instance_id: bytes,
+        *,
+        wait_seconds: float = 0.0,
+        after_revision: int | None = None,
+        queues: Range = None,
     ) -> dict[str, Json]:
         """Read an instance with its input and output.
 
@@ -72,11 +84,11 @@ class Instances:
         returned at once. With `wait_seconds` alone it waits until the instance is terminal. Raises NotFound.
         """
         if wait_seconds <= 0:
-            return self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id))[1]
+            return self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id, queues))[1]
         end = time.monotonic() + wait_seconds
         with self._watchers.watch(instance_id) as watch:
             while True:
-                stored, form = self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id))
+                stored, form = self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id, queues))
                 revision, left = stored.instance.revision, end - time.monotonic()
                 is_over = left <= 0 or self._watchers.is_stopping
                 is_new = after_revision is not None and revision > after_revision
@@ -85,20 +97,33 @@ class Instances:
                 watch.wait(revision, left)
 
     def instances_list(
-        self, namespace_id: bytes, wanted: Filter, *, after: Place | None = None, limit: int = PAGE_MAX
+        self,
+        namespace_id: bytes,
+        wanted: Filter,
+        *,
+        after: Place | None = None,
+        limit: int = PAGE_MAX,
+        queues: Range = None,
     ) -> InstancesPage:
-        """List instances, the newest start first. The order never changes, so a cursor made of a place is stable."""
-        size = min(limit, PAGE_MAX)
-        found = self._database.transaction(lambda tx: instances_page(tx, namespace_id, wanted, after=after, limit=size))
-        last = found[-1].instance if len(found) == size else None
-        place = None if last is None else Place(last.started_at, last.id)
-        return InstancesPage([instance_json(stored) for stored in found], place)
+        """List instances, the newest start first. The order never changes, so a cursor made of a place is stable.
 
-    def instance_steps(self, namespace_id: bytes, instance_id: bytes) -> list[Json]:
+        What is out of the reader's range is left out, so a page may be short.
+        """
+        size = min(limit, PAGE_MAX)
+
+        def read(tx: Transaction) -> InstancesPage:
+            found = instances_page(tx, namespace_id, wanted, after=after, limit=size)
+            last = found[-1].instance if len(found) == size else None
+            place = None if last is None else Place(last.started_at, last.id)
+            return InstancesPage([instance_json(each) for each in found if self._is_in_range(tx, each, queues)], place)
+
+        return self._database.transaction(read)
+
+    def instance_steps(self, namespace_id: bytes, instance_id: bytes, *, queues: Range = None) -> list[Json]:
         """List all steps in the definition's order, with rounds and task ids. Raises NotFound."""
 
         def read(tx: Transaction) -> list[Json]:
-            stored = self._with_steps(tx, namespace_id, instance_id)
+            stored = self._with_steps(tx, namespace_id, instance_id, queues)
             origin = stored.origin
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
             return steps_json(flow, stored.instance)
@@ -106,24 +131,30 @@ class Instances:
         return self._database.transaction(read)
 
     def instance_history(
-        self, namespace_id: bytes, instance_id: bytes, *, after_revision: int = 0, limit: int = PAGE_MAX
+        self,
+        namespace_id: bytes,
+        instance_id: bytes,
+        *,
+        after_revision: int = 0,
+        limit: int = PAGE_MAX,
+        queues: Range = None,
     ) -> HistoryPage:
         """Read the history in order, by whole advances: `limit` counts those. Raises NotFound."""
         size = min(limit, PAGE_MAX)
 
         def read(tx: Transaction) -> HistoryPage:
-            _found(instance_find(tx, namespace_id, instance_id))
+            self._found(tx, namespace_id, instance_id, queues)
             recorded = history_page(tx, instance_id, after_revision=after_revision, limit=size)
             next_revision = recorded[-1].revision if len(recorded) == size else None
             return HistoryPage(history_json(recorded), next_revision)
 
         return self._database.transaction(read)
 
-    def instance_explain(self, namespace_id: bytes, instance_id: bytes) -> dict[str, Json]:
+    def instance_explain(self, namespace_id: bytes, instance_id: bytes, *, queues: Range = None) -> dict[str, Json]:
         """Say why an instance is not moving. Raises NotFound."""
 
         def read(tx: Transaction) -> dict[str, Json]:
-            stored = self._with_steps(tx, namespace_id, instance_id)
+            stored = self._with_steps(tx, namespace_id, instance_id, queues)
             origin, newest = stored.origin, self._advancer.formats.newest
             if origin.format > newest and stored.instance.state not in INSTANCE_TERMINAL:
                 return explain_newer(stored.instance, origin.format, newest)
@@ -136,21 +167,43 @@ class Instances:
 
         return self._database.transaction(read)
 
-    def _with_steps(self, tx: Transaction, namespace_id: bytes, instance_id: bytes) -> Stored:
-        stored = _found(instance_find(tx, namespace_id, instance_id))
+    def instance_graph(
+        self, namespace_id: bytes, instance_id: bytes, *, queues: Range = None
+    ) -> tuple[Graph, dict[str, str]]:
+        """Read the graph that an instance runs on, and the states of its steps by id. Raises NotFound."""
+
+        def read(tx: Transaction) -> tuple[Graph, dict[str, str]]:
+            stored = self._with_steps(tx, namespace_id, instance_id, queues)
+            origin, steps = stored.origin, stored.instance.steps
+            flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
+            states = {name: steps[name].state.value if name in steps else PENDING for name in flow.nodes}
+            return flow.graph, states
+
+        return self._database.transaction(read)
+
+    def _found(self, tx: Transaction, namespace_id: bytes, instance_id: bytes, queues: Range) -> Stored:
+        stored = instance_find(tx, namespace_id, instance_id)
+        if stored is None or not self._is_in_range(tx, stored, queues):
+            raise NotFound("no such instance")
+        return stored
+
+    def _is_in_range(self, tx: Transaction, stored: Stored, queues: Range) -> bool:
+        if queues is None:
+            return True
+        origin = stored.origin
+        return self._advancer.flows.get(tx, origin.namespace_id, origin.workflow, origin.version).queues <= queues
+
+    def _with_steps(self, tx: Transaction, namespace_id: bytes, instance_id: bytes, queues: Range) -> Stored:
+        stored = self._found(tx, namespace_id, instance_id, queues)
         return stored.with_steps(steps_load(tx, [instance_id])[instance_id])
 
-    def _read(self, tx: Transaction, namespace_id: bytes, instance_id: bytes) -> tuple[Stored, dict[str, Json]]:
-        stored = _found(instance_find(tx, namespace_id, instance_id))
+    def _read(
+        self, tx: Transaction, namespace_id: bytes, instance_id: bytes, queues: Range
+    ) -> tuple[Stored, dict[str, Json]]:
+        stored = self._found(tx, namespace_id, instance_id, queues)
         texts = values_load(tx, [(instance_id, INPUT), (instance_id, OUTPUT)])
         values = {
             name: None if (text := texts.get((instance_id, slot))) is None else json.loads(text)
             for name, slot in (("input", INPUT), ("output", OUTPUT))
         }
         return stored, {**instance_json(stored), **values}
-
-
-def _found(stored: Stored | None) -> Stored:
-    if stored is None:
-        raise NotFound("no such instance")
-    return stored

@@ -5,11 +5,13 @@ A stimulus names the step and the round whose task it is about, so that a repeat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.instance import Failure
 from engine.states import Action
+from orbit.clock import Micros
 from orbit.jsontext import Json
 
 
@@ -97,6 +99,32 @@ class GateQuiet:
 
 
 @dataclass(frozen=True, slots=True)
+class Forked:
+    """A new instance begins at a step, with what lies before it copied from another one, `source` in hex."""
+
+    step: str
+    source: str
+    source_version: int
+    reason: str = ""
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """The instance goes on with another version of its workflow, which is the flow from now on.
+
+    `deadline_at` is the new end of its budget, `poll_ends` those of polls in their gap whose bounds have changed.
+    """
+
+    from_version: int
+    to_version: int
+    deadline_at: Micros
+    poll_ends: Mapping[str, Micros]
+    reason: str = ""
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeRequested:
     """Somebody lets the instance go on."""
 
@@ -112,7 +140,9 @@ class SignalReceived:
 
 
 Stimulus = (
-    GateQuiet
+    Forked
+    | Migrated
+    | GateQuiet
     | SignalReceived
     | PauseRequested
     | ResumeRequested

@@ -44,6 +44,7 @@ instance = Table(
         comment="Control: whether an operator has paused it",
     ),
     Column("pause", kinds.text(), comment="JSON: who has paused it, why and when; null while it is ACTIVE"),
+    Column("forked_from", kinds.identifier(), comment="The instance whose results it has copied; null for none"),
     Column("business_key", kinds.exact_key(512), comment="The caller's own look-up text, UTF-8"),
     Column("labels", kinds.text(), comment="JSON object of labels; null for none"),
     Column(

@@ -27,6 +27,7 @@ def instance_json(stored: Stored) -> dict[str, Json]:
         "control": instance.control.value,
         "pause": None if instance.pause is None else _pause_json(instance.pause),
         "business_key": instance.business_key,
+        "forked_from": None if origin.forked_from is None else to_hex(origin.forked_from),
         "labels": dict(origin.labels or {}),
         "error": None if instance.error is None else instance.error.to_json(),
         "started_at": to_rfc3339(instance.started_at),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from api.models.fields import Count, HexId, Instant, Reason, Request, Revision, raw_schema
+from api.models.fields import BusinessKey, Count, HexId, Instant, Labels, Reason, Request, Revision, raw_schema
 from api.models.recovery import Evidence, Statement
 
 
@@ -44,6 +44,31 @@ class RecoverInstance(Request, frozen=True, kw_only=True):
     step: Annotated[str, Meta(min_length=1, max_length=128, description="Id of the step")] | None = None
     output: Annotated[Raw, raw_schema("The output vouched for, up to 64 KiB; default null")] | UnsetType = UNSET
     safety_statement: Statement | None = None
+    dry_run: bool | None = None
+
+
+class ForkInstance(Request, frozen=True, kw_only=True):
+    """Start a new instance that copies what lies before a step, and runs that step and what is behind it again.
+
+    Where a step whose effect happened or may have runs again, it needs a safety statement.
+    """
+
+    step: Annotated[str, Meta(min_length=1, max_length=128, description="Id of the step to begin with")]
+    reason: Reason
+    expected_revision: Revision | None = None
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Default: the instance's own version")] | None = None
+    business_key: BusinessKey | None = None
+    labels: Labels | None = None
+    safety_statement: Statement | None = None
+    dry_run: bool | None = None
+
+
+class MigrateInstance(Request, frozen=True, kw_only=True):
+    """Let a running instance go on with another version of its workflow, if it has begun nothing that differs."""
+
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1, description="The version to go on with")]
+    reason: Reason
+    expected_revision: Revision | None = None
     dry_run: bool | None = None
 
 
@@ -103,6 +128,34 @@ class InstanceRecovery(Struct, kw_only=True):
     actor: str
     at: Instant
     superseded: list[dict[str, Any]]
+
+
+class ForkResult(Struct, kw_only=True):
+    """The receipt of a fork, or with `dry_run` what it would be: the copied steps and those that run again.
+
+    `instance` is the new one as it was accepted; null for a dry run.
+    """
+
+    deduplicated: bool
+    dry_run: bool
+    forked_from: HexId
+    version: int
+    step: str
+    copied: list[str]
+    again: list[str]
+    instance: dict[str, Any] | None
+    warnings: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class MigrationResult(Struct, kw_only=True):
+    """The receipt of a migration, or with `dry_run` that it could be; `verdict` is the diff's for all instances."""
+
+    deduplicated: bool
+    dry_run: bool
+    from_version: int
+    to_version: int
+    verdict: str
+    instance: ControlledInstance
 
 
 class InstanceControlResult(Struct, kw_only=True):

@@ -38,6 +38,7 @@ class Instance(Struct, kw_only=True):
     control: str
     pause: dict[str, Any] | None
     business_key: str | None
+    forked_from: HexId | None
     labels: dict[str, str]
     error: dict[str, Any] | None
     started_at: Instant
@@ -45,6 +46,15 @@ class Instance(Struct, kw_only=True):
     finished_at: Instant | None
     input: Any = None
     output: Any = None
+
+
+class InstanceGraph(Struct, kw_only=True):
+    """The step graph of an instance's version, and the state of each step by id."""
+
+    format: int
+    nodes: list[dict[str, Any]]
+    edges: list[Any]
+    states: dict[str, str]
 
 
 class InstanceResult(Struct, kw_only=True):

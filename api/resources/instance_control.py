@@ -60,19 +60,19 @@ class InstanceControl:
     def cancel(self, call: Call) -> Reply:
         """Cancel an instance."""
         body = call.model(CancelInstance)
-        order = _order(call, "instance.cancel", reason=body.reason, expected_revision=body.expected_revision)
+        order = order_of(call, "instance.cancel", reason=body.reason, expected_revision=body.expected_revision)
         return call.receipt(self._controls.instance_cancel(order), creates=False)
 
     def pause(self, call: Call) -> Reply:
         """Pause an instance."""
         body = call.model(PauseInstance)
-        order = _order(call, "instance.pause", reason=body.reason, expected_revision=body.expected_revision)
+        order = order_of(call, "instance.pause", reason=body.reason, expected_revision=body.expected_revision)
         return call.receipt(self._controls.instance_pause(order), creates=False)
 
     def resume(self, call: Call) -> Reply:
         """Resume an instance."""
         body = call.model(ResumeInstance)
-        order = _order(call, "instance.resume", reason=body.reason, expected_revision=body.expected_revision)
+        order = order_of(call, "instance.resume", reason=body.reason, expected_revision=body.expected_revision)
         return call.receipt(self._controls.instance_resume(order), creates=False)
 
     def recover(self, call: Call) -> Reply:
@@ -85,7 +85,7 @@ class InstanceControl:
             message = f"an output may have {OUTPUT_BYTES_MAX} bytes"
             raise PayloadTooLarge(message, pointer="/output")
         decision = Decision(
-            order=_order(call, "instance.recover", reason=body.reason, expected_revision=body.expected_revision),
+            order=order_of(call, "instance.recover", reason=body.reason, expected_revision=body.expected_revision),
             action=Action(body.action),
             step=body.step,
             evidence=evidence_read(body.evidence),
@@ -101,7 +101,8 @@ class InstanceControl:
         return call.page(self._recoveries.recoveries_list(call.namespace_id, instance_id), None)
 
 
-def _order(call: Call, operation: str, *, reason: str, expected_revision: str | None) -> Order:
+def order_of(call: Call, operation: str, *, reason: str, expected_revision: str | None) -> Order:
+    """Read an operator's command to the instance in the path."""
     instance_id = call.path_id("instance_id", message=MISSING)
     revision = None
     if expected_revision is not None:

@@ -106,6 +106,7 @@ class InstanceResource:
             self._id(call),
             wait_seconds=call.query.seconds("wait_seconds", maximum=WAIT_SECONDS_MAX) or 0.0,
             after_revision=call.query.number("after_revision", minimum=0, maximum=_REVISION_MAX),
+            queues=call.caller.queues,
         )
         return call.data(found)
 
@@ -134,13 +135,17 @@ class InstanceResource:
             raise InvalidRequest(message)
         cursor = query.cursor()
         after = None if cursor is None else Place(cursor.at, cursor.id)
-        page = self._instances.instances_list(call.namespace_id, wanted, after=after, limit=query.limit())
+        page = self._instances.instances_list(
+            call.namespace_id, wanted, after=after, limit=query.limit(), queues=call.caller.queues
+        )
         place = page.next_place
         return call.page(page.instances, None if place is None else Cursor(place.started_at, place.id).text())
 
     def steps(self, call: Call) -> Reply:
         """List an instance's steps; a definition's bounds keep them few enough for one page."""
-        return call.page(self._instances.instance_steps(call.namespace_id, self._id(call)), None)
+        return call.page(
+            self._instances.instance_steps(call.namespace_id, self._id(call), queues=call.caller.queues), None
+        )
 
     def history(self, call: Call) -> Reply:
         """List what happened; `limit` counts whole advances."""
@@ -149,13 +154,17 @@ class InstanceResource:
         if not isinstance(after_revision, int) or not 0 <= after_revision <= _REVISION_MAX:
             raise call.query.refused("cursor", "this is not a cursor of this list")
         page = self._instances.instance_history(
-            call.namespace_id, self._id(call), after_revision=after_revision, limit=call.query.limit()
+            call.namespace_id,
+            self._id(call),
+            after_revision=after_revision,
+            limit=call.query.limit(),
+            queues=call.caller.queues,
         )
         return call.page(page.entries, None if page.next_revision is None else cursor_text([page.next_revision]))
 
     def explain(self, call: Call) -> Reply:
         """Say why an instance is not moving."""
-        return call.data(self._instances.instance_explain(call.namespace_id, self._id(call)))
+        return call.data(self._instances.instance_explain(call.namespace_id, self._id(call), queues=call.caller.queues))
 
     def _id(self, call: Call) -> bytes:
         return call.path_id("instance_id", message=_MISSING)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from sqlalchemy import bindparam, func, select, tuple_
+from sqlalchemy import bindparam, func, select, tuple_, update
 
 from engine.instance import Failure, Instance, Pause, Step
 from engine.states import Control, Ending, InstanceState
@@ -49,6 +49,7 @@ class Origin:
     traceparent: str | None = None
     counted: int = 0
     format: int = FIRST
+    forked_from: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ _OF_KEYS = (
     .where(tuple_(table.c.namespace_id, table.c.business_key).in_(bindparam("keys", expanding=True)))
     .order_by(table.c.started_at.desc(), table.c.id.desc())
 )
+_MOVE = update(table).where(table.c.id == bindparam("moved")).values(version=bindparam("to"))
 _LOCK_ONE = _FIND.with_for_update()
 _REVISIONS = through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id))
 
@@ -174,6 +176,11 @@ def instances_update(tx: Transaction, changed: Sequence[tuple[Instance, Instance
     changes_write(tx, table, changes)
 
 
+def instance_version_write(tx: Transaction, identifier: bytes, *, version: int) -> None:
+    """Let a locked instance be one of another version."""
+    tx.expect(_MOVE, {"moved": identifier, "to": version}, count=1)
+
+
 def _change(before: Instance, after: Instance) -> Change:
     was, now = _columns(before), _columns(after)
     grown = {"revision": after.revision} if after.revision == before.revision + 1 else {}
@@ -211,6 +218,7 @@ def _origin_columns(row: Stored) -> dict[str, Any]:
         "counted": origin.counted,
         "pause_at": None if not row.instance.pause_at else dumps(sorted(row.instance.pause_at)).decode(),
         "format": origin.format,
+        "forked_from": origin.forked_from,
         "started_at": row.instance.started_at,
     }
 
@@ -227,6 +235,7 @@ def stored_of(row: Row[Any]) -> Stored:
         traceparent=row.traceparent,
         counted=row.counted,
         format=row.format,
+        forked_from=row.forked_from,
     )
     instance = Instance(
         id=row.id,

@@ -27,6 +27,14 @@ _OWN = {
     "instance.pause": "orbit.cli.instance_control:pause",
     "instance.resume": "orbit.cli.instance_control:resume",
     "instance.recover": "orbit.cli.instance_control:recover",
+    "instance.fork": "orbit.cli.instance_moves:fork",
+    "instance.migrate": "orbit.cli.instance_moves:migrate",
+    "instance.list": "orbit.cli.instance_looks:list_",
+    "instance.show": "orbit.cli.instances:show",
+    "instance.watch": "orbit.cli.instances:watch",
+    "instance.explain": "orbit.cli.instance_looks:explain",
+    "instance.history": "orbit.cli.instance_looks:history",
+    "instance.graph": "orbit.cli.instance_looks:graph",
     "workflow.list": "orbit.cli.versions:list_",
     "workflow.show": "orbit.cli.versions:show",
     "workflow.set-default": "orbit.cli.versions:set_default",
@@ -43,7 +51,7 @@ _OWN = {
 }
 _GROUPS = {
     "db": "Keep the database's schema.",
-    "instance": "Control an instance, as its operator.",
+    "instance": "Look at instances, and control them as their operator.",
     "workflow": "Look at published workflows, and manage their versions.",
 }
 

@@ -20,6 +20,7 @@ from orbit.sdk import models, settings
 from orbit.sdk.batch_models import Batch, BatchEntry, BatchPreview, BatchReceipt, CreateBatch, TaskSelection
 from orbit.sdk.calls import segment as _segment
 from orbit.sdk.errors import APIError, ConnectionFailed
+from orbit.sdk.instance_moves import InstanceMoveCalls
 from orbit.sdk.keys import KeyCalls
 from orbit.sdk.models import (
     Application,
@@ -62,7 +63,7 @@ YAML_TYPE = "application/yaml"
 SubjectT = TypeVar("SubjectT", Task, Instance)
 
 
-class Client(KeyCalls, VersionCalls, SignalCalls):
+class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls):
     """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
 
     What is not given is read from the environment: `ORBIT_URL`, `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.

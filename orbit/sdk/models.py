@@ -356,6 +356,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     control: str = ""
     pause: dict[str, Any] | None = None
     business_key: str | None = None
+    forked_from: str | None = None
     labels: dict[str, str] = {}
     error: dict[str, Any] | None = None
     started_at: str = ""

@@ -34,6 +34,7 @@ class Exchange:
     content_type: str = JSON_TYPE
     key_in_header: bool = True
     wait_seconds: float = 0.0
+    is_text: bool = False  # the answer is no JSON, but a text of its own, such as a drawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class Transport:
         return ConnectionFailed(f"{exchange.operation}: no answer: {cause}")
 
     def _answer(self, exchange: Exchange, response: httpx.Response) -> Answer:
+        if exchange.is_text and response.is_success:
+            return Answer(response.text, None)
         try:
             envelope = jsontext.parse(response.content, max_depth=128)
         except jsontext.JsonError:

@@ -11,8 +11,10 @@ from definitions.graph import Graph
 from definitions.registry import VersionToStart, graph_load, version_publish, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Order, Told
+from engine.fork import Fork, Forks
 from engine.formats import StateFormats
 from engine.listener import InstanceListener
+from engine.migrate import Migration, Migrations
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
 from engine.recover import Decision, Recoveries
@@ -96,6 +98,8 @@ class Weave:
             database, self.advancer, tasks, Told(self.changed.extend, self.runner.due_in, self._wake)
         )
         self.recoveries = Recoveries(database, self.advancer, self.controls, tasks)
+        self.forks = Forks(database, self.advancer, self.controls, find, on_started=self.runner.due_in)
+        self.migrations = Migrations(database, self.advancer, self.controls, find)
         self.instances = Instances(database, self.advancer, self.starter, self.watchers)
         self.signals = Signals(database, self.advancer.flows, find, self._wake)
 
@@ -183,6 +187,16 @@ class Weave:
         order = self.order("instance.recover", instance_id, expected_revision=revision, key=fields.pop("key", None))
         known = {"evidence": {"ticket": 7}, "safety_statement": "the test has looked", **fields}
         return self.recoveries.instance_recover(Decision(order=order, action=action, step=step, **known)).data
+
+    def fork(self, instance_id: bytes, step: str, **fields: Any) -> Json:
+        """Fork, with a safety statement unless None is given."""
+        order = self.order("instance.fork", instance_id, **{n: fields.pop(n) for n in ("key", "queues") if n in fields})
+        known = {"safety_statement": "the test has looked", **fields}
+        return self.forks.instance_fork(Fork(order=order, step=step, **known)).data
+
+    def migrate(self, instance_id: bytes, version: int, *, is_dry_run: bool = False, **fields: Any) -> Json:
+        order = self.order("instance.migrate", instance_id, **fields)
+        return self.migrations.instance_migrate(Migration(order, version, is_dry_run)).data
 
     def request(self, workflow: str, input_: Json = None, key: str | None = None, **fields: Any) -> StartRequest:
         value = {} if input_ is None else input_

@@ -133,3 +133,68 @@ def test_r225_an_instance_is_recovered(caller: Caller, api: Api, held_id: str) -
     assert (newest["operation"], newest["before"]["state"], newest["after"]["state"]) == (
         "instance.recover", "NEEDS_RECOVERY", "RUNNING",
     )  # fmt: skip
+
+
+def test_an_instance_is_forked(caller: Caller, api: Api, node: Node, instance_id: str) -> None:
+    path = f"/v1/instances/{instance_id}:fork"
+    body: dict[str, Any] = {"step": "a", "reason": "once more"}
+    assert api.caller(["instances:start", "instances:read"]).post(path, body).status == 403
+    assert api.caller(["instances:recover", "instances:read"]).post(path, body).status == 403
+    assert api.caller(queues=["other"]).post(path, body).status == 404
+    assert caller.post(path, body).status == 409, "it runs"
+    caller.post(f"/v1/instances/{instance_id}:cancel", {"reason": "not wanted"})
+    node.runner.run_once()
+    assert caller.post(path, body | {"step": "z"}).pointer == "/step"
+    dry = caller.post(path, body | {"dry_run": True})
+    assert (dry.status, dry.data["instance"], dry.data["again"]) == (200, None, ["a", "b"])
+    made = caller.post(path, body, key="k")
+    assert (made.status, made.data["forked_from"], made.data["copied"]) == (201, instance_id, [])
+    assert caller.post(path, body, key="k").data == made.data | {"deduplicated": True}
+    fork = caller.get(f"/v1/instances/{made.data['instance']['id']}").data
+    assert (fork["state"], fork["forked_from"]) == ("RUNNING", instance_id)
+    newest = caller.get("/v1/audit").data[0]
+    assert (newest["operation"], newest["subject_id"]) == ("instance.fork", instance_id)
+
+
+def test_an_instance_is_migrated(caller: Caller, api: Api, instance_id: str) -> None:
+    path = f"/v1/instances/{instance_id}:migrate"
+    body: dict[str, Any] = {"version": 2, "reason": "the new one"}
+    assert caller.post(path, body).status == 404
+    for number, change in ((2, ("do.b@1", "do.c@1")), (3, ("do.a@1", "do.c@1"))):
+        text = YAML.replace("version: 1", f"version: {number}").replace(*change)
+        caller.post("/v1/workflows", raw=text.encode(), headers={"Content-Type": "application/yaml"})
+    assert api.caller(["instances:read"]).post(path, body).status == 403
+    refused = caller.post(path, body | {"version": 3})
+    assert (refused.status, refused.json["error"]["code"]) == (409, "STATE_CONFLICT")
+    assert [reason["step"] for reason in refused.json["error"]["details"]["reasons"]] == ["a"]
+    assert caller.post(path, body | {"dry_run": True}).data["dry_run"] is True
+    done = caller.post(path, body | {"expected_revision": "1"})
+    assert (done.status, done.data["from_version"], done.data["to_version"]) == (200, 1, 2)
+    assert caller.get(f"/v1/instances/{instance_id}").data["version"] == 2
+
+
+def test_an_instances_graph_shows_its_states(caller: Caller, api: Api, instance_id: str) -> None:
+    path = f"/v1/instances/{instance_id}/graph"
+    assert caller.get(path).data["states"] == {"a": "RUNNING", "b": "PENDING"}
+    drawn = caller.get(path + "?format=svg")
+    assert (drawn.status, drawn.headers["content-type"]) == (200, "image/svg+xml")
+    assert b"RUNNING</text>" in drawn.body
+    assert b"class n0 RUNNING" in caller.get(path + "?format=mermaid").body
+    assert api.caller(queues=["other"]).get(path).status == 404
+    assert caller.get(path + "?format=png").status == 400
+
+
+def test_who_has_a_queue_range_sees_what_runs_within(caller: Caller, api: Api, instance_id: str) -> None:
+    inside, outside = api.caller(queues=["main"]), api.caller(queues=["other"])
+    for path in ("", "/steps", "/history", ":explain", "/graph"):
+        assert inside.get(f"/v1/instances/{instance_id}{path}").status == 200, path
+        assert outside.get(f"/v1/instances/{instance_id}{path}").status == 404, path
+    assert [each["id"] for each in inside.get("/v1/instances").data] == [instance_id]
+    assert outside.get("/v1/instances").data == []
+
+
+def test_instances_are_listed_by_control(caller: Caller, instance_id: str) -> None:
+    assert caller.get("/v1/instances?control=PAUSED").data == []
+    caller.post(f"/v1/instances/{instance_id}:pause", {"reason": "wait"})
+    assert [each["id"] for each in caller.get("/v1/instances?control=PAUSED").data] == [instance_id]
+    assert caller.get("/v1/instances?control=ACTIVE").data == []

@@ -1,0 +1,100 @@
+"""Which results a fork takes over, and which steps it runs again: pure, over one instance as it stands.
+
+A fork is a new instance that begins in the middle: what lies before the chosen step is copied as it was decided, and
+the step itself with everything behind it is run again. Copied steps keep their tasks, whose outputs stay with them.
+
+The surprising rule: a step beside the chosen one that failed, or that was cut off by the instance's end, is run again
+too, because a copy of it could never be decided; a loser of a join was decided, and is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from definitions.graph import NodeKind
+from engine.draft import Draft
+from engine.flow import Flow
+from engine.instance import Instance, Step
+from engine.states import INSTANCE_TERMINAL, InstanceState, StepReason, StepState
+from engine.stimulus import Forked
+
+_DECIDED = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
+
+
+def refusal(flow: Flow, instance: Instance, step: str) -> str | None:
+    """Say why no fork can begin at a step of an instance as it is; None if one can. The flow knows the step."""
+    if instance.state not in INSTANCE_TERMINAL | {InstanceState.NEEDS_RECOVERY}:
+        return f"the instance is {instance.state}: only one that has ended or waits for a person can be forked"
+    busy = sorted(each.id for each in instance.steps.values() if each.has_task)
+    if busy:
+        return f"step {busy[0]} still has an unfinished task, which a fork could repeat"
+    entered = instance.steps.get(step)
+    if entered is None or (entered.state is StepState.CANCELLED and not _was_reached(flow, instance, step)):
+        return f"the instance never came to step {step}"
+    if entered.reason is StepReason.DEAD_PATH:
+        return f"step {step} lies on a path that was not taken"
+    return None
+
+
+def kept_steps(flow: Flow, instance: Instance, step: str) -> Mapping[str, Step]:
+    """Give the steps that a fork from `step` copies, by id, in the definition's order."""
+    again = _behind(flow, [step, *_undecided(flow, instance)])
+    return {
+        identifier: instance.steps[identifier]
+        for identifier in flow.nodes
+        if identifier in instance.steps and identifier not in again
+    }
+
+
+def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) -> str | None:
+    """Name the first step that would be run again although its effect happened or may have; None for none."""
+    for step in sorted((each for each in instance.steps.values() if each.id not in kept), key=lambda e: e.entered_at):
+        node = flow.nodes[step.id]
+        if node.kind is not NodeKind.TASK or step.task_id is None:
+            continue
+        details = {} if step.error is None else step.error.details or {}
+        is_doubtful = step.error is not None and step.error.code == "OUTPUT_INVALID"
+        if step.state is StepState.SUCCEEDED or is_doubtful or details.get("effect_unknown"):
+            return step.id
+    return None
+
+
+def apply(draft: Draft, stimulus: Forked) -> None:
+    """Note where a new instance comes from; its copied steps are in it already."""
+    draft.record(
+        "instance.forked",
+        stimulus.step,
+        source=stimulus.source,
+        source_version=stimulus.source_version,
+        reason=stimulus.reason,
+        by=stimulus.by,
+        copied=sorted(draft.steps),
+    )
+
+
+def _undecided(flow: Flow, instance: Instance) -> Iterable[str]:
+    """Name the steps of which a copy would hold the flow up."""
+    for step in instance.steps.values():
+        if step.state in _DECIDED:
+            continue
+        behind = [instance.steps.get(target) for target in flow.outgoing[step.id]]
+        was_passed = any(each is not None and each.state in _DECIDED for each in behind)
+        if not was_passed:
+            yield step.id
+
+
+def _was_reached(flow: Flow, instance: Instance, step: str) -> bool:
+    """Tell whether a step that the end has cancelled could have begun: all that leads to it was decided before."""
+    sources = [instance.steps.get(source.id) for source, _ in flow.incoming[step]]
+    return all(source is not None and source.state in _DECIDED for source in sources)
+
+
+def _behind(flow: Flow, steps: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    todo = list(steps)
+    while todo:
+        step = todo.pop()
+        if step not in found:
+            found.add(step)
+            todo.extend(flow.outgoing[step])
+    return found
