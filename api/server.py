@@ -51,6 +51,7 @@ from definitions.registry import graph_load, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Told
 from engine.fork import Forks
+from engine.instance_batches import instance_operations
 from engine.listener import InstanceListener
 from engine.migrate import Migrations
 from engine.ports import Flows
@@ -96,7 +97,9 @@ class Node:
         )
         instances = Instances(database, advancer, self.starter, self.watchers)
         forks = Forks(database, advancer, controls, version_to_start, on_started=self.runner.due_in)
+        recoveries = Recoveries(database, advancer, controls, tasks)
         migrations = Migrations(database, advancer, controls, version_to_start)
+        self.pulse.batches.operations |= instance_operations(controls, recoveries, migrations)
         self.gate = WorkerGate(
             authenticator=self.authenticator,
             dispatcher=MeasuredDispatcher(self.pulse.dispatcher, self.metrics.start_delay_seconds.observe),
@@ -114,13 +117,13 @@ class Node:
             *ConcurrencyKeys(database, self.pulse).operations(),
             *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
             *TaskRecovery(database, self.pulse).operations(),
-            *Batches(database, self.pulse).operations(),
+            *Batches(database, self.pulse, advancer.flows).operations(),
             *self.workflows.operations(),
             *WorkflowVersions(database).operations(),
             *InstanceResource(instances).operations(),
             *InstanceGraphs(instances).operations(),
             *InstanceMoves(forks, migrations).operations(),
-            *InstanceControl(controls, Recoveries(database, advancer, controls, tasks)).operations(),
+            *InstanceControl(controls, recoveries).operations(),
             *SignalResource(Signals(database, advancer.flows, version_to_start, self.runner.wake)).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),

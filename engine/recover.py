@@ -75,7 +75,7 @@ class Recoveries:
         """
         if decision.is_dry_run:
             return self._database.transaction(lambda tx: self._preview(tx, decision))
-        return self._controls.run(decision.order, lambda tx: self._make(tx, decision))
+        return self._controls.run(decision.order, lambda tx: self.recover_now(tx, decision))
 
     def recoveries_list(self, namespace_id: bytes, instance_id: bytes) -> list[Json]:
         """List the decisions about an instance, in order, with what their tasks reported later. Raises NotFound."""
@@ -95,7 +95,8 @@ class Recoveries:
         self._advancer.preview(tx, work, now=tx.now())
         return Answer(work.instance.id, _told(work.instance, before, decision), deduplicated=False)
 
-    def _make(self, tx: Transaction, decision: Decision) -> Made:
+    def recover_now(self, tx: Transaction, decision: Decision) -> Made:
+        """As `instance_recover`, in the given transaction and without a receipt."""
         order = decision.order
         work, stimulus = self._judged(tx, decision)
         before = _looked(work.instance, decision.step)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from orbit.sdk.batch_models import Batch, CreateBatch, TaskSelection
+    from orbit.sdk.batch_models import Batch, CreateBatch, InstanceSelection, TaskSelection
     from orbit.sdk.client import Client
     from orbit.sdk.context import CancelReason, TaskContext
     from orbit.sdk.errors import (
@@ -68,6 +68,7 @@ _PUBLIC: dict[str, str] = {
     "CreateQueueRequest": "orbit.sdk.models",
     "Defer": "orbit.sdk.outcomes",
     "Instance": "orbit.sdk.models",
+    "InstanceSelection": "orbit.sdk.batch_models",
     "InstanceResult": "orbit.sdk.models",
     "NeedsHuman": "orbit.sdk.outcomes",
     "NonRetryable": "orbit.sdk.outcomes",
@@ -112,6 +113,7 @@ __all__ = [
     "Defer",
     "Instance",
     "InstanceResult",
+    "InstanceSelection",
     "NeedsHuman",
     "NonRetryable",
     "OrbitSDKError",

@@ -234,7 +234,8 @@ class BatchRunner:
         except OrbitError as error:
             if error.retryable:
                 return False
-            refused = dumps({"code": error.code, "message": error.message}).decode()
+            more = {} if error.details is None else {"details": error.details}
+            refused = dumps({"code": error.code, "message": error.message, **more}).decode()
             self._database.transaction(partial(_refuse, row=row, item=item, outcome=refused))
         return True
 

@@ -1,4 +1,4 @@
-"""Requests and answers of batches: one decision about many tasks, carried out item by item."""
+"""Requests and answers of batches: one decision about many tasks or instances, carried out item by item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from pulse.limits import BATCH_RATE_DEFAULT, BATCH_RATE_MAX, BATCH_RATE_MIN
 # How many ids fit into a body with the rest of it; a filter may select more.
 IDS_MAX = 10_000
 
-Operation = Literal["task.cancel", "task.review", "task.retry"]
+Operation = Literal[
+    "task.cancel",
+    "task.review",
+    "task.retry",
+    "instance.pause",
+    "instance.resume",
+    "instance.cancel",
+    "instance.recover",
+    "instance.migrate",
+]
+Version = Annotated[int, Meta(ge=1, le=2**31 - 1, description="Of the workflow")]
 RatePerSecond = Annotated[
     float,
     Meta(
@@ -37,19 +47,41 @@ class TaskSelection(Request, frozen=True, kw_only=True):
     created_before: Instant | None = None
 
 
+class InstanceSelection(Request, frozen=True, kw_only=True):
+    """Which instances: the named ones, or those of a filter that could be meant, by workflow or business key."""
+
+    ids: Annotated[list[HexId], Meta(min_length=1, max_length=IDS_MAX)] | None = None
+    workflow: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    version: Version | None = None
+    state: Literal["RUNNING", "NEEDS_RECOVERY", "ENDING"] | None = None
+    control: Literal["ACTIVE", "PAUSING", "PAUSED"] | None = None
+    business_key: BusinessKey | None = None
+    created_after: Instant | None = None
+    created_before: Instant | None = None
+
+
 class PreviewBatch(Request, frozen=True, kw_only=True):
     """Say what a batch would be about, and change nothing."""
 
     operation: Operation
-    tasks: TaskSelection
+    tasks: TaskSelection | None = None
+    instances: InstanceSelection | None = None
 
 
 class CreateBatch(Request, frozen=True, kw_only=True):
-    """Decide about many tasks. A review needs a verdict and evidence, a retry evidence and a safety statement."""
+    """Decide about many tasks or instances.
+
+    A review needs a verdict and evidence, a retry evidence and a safety statement, a recovery an action and evidence, a
+    migration a version. A recovery without a step is about the one that has failed in each instance.
+    """
 
     operation: Operation
-    tasks: TaskSelection
+    tasks: TaskSelection | None = None
+    instances: InstanceSelection | None = None
     reason: Reason
+    action: Literal["RETRY", "COMPLETE", "FAIL", "SKIP"] | None = None
+    step: Annotated[str, Meta(min_length=1, max_length=128, description="Id of the step to recover")] | None = None
+    version: Version | None = None
     rate_per_second: RatePerSecond | None = None
     verdict: Literal["SUCCEEDED", "FAILED", "RETRY"] | None = None
     evidence: Evidence | UnsetType = UNSET
@@ -96,24 +128,26 @@ class BatchReceipt(Struct, kw_only=True):
     batch: Batch
 
 
-class SelectedTask(Struct, kw_only=True, rename={"type_": "type"}):
-    """A task that would be an item."""
+class SelectedSubject(Struct, kw_only=True, rename={"type_": "type"}):
+    """A task (with queue and type) or an instance (with workflow and control) that would be an item."""
 
     id: HexId
     state: str
-    queue: str
-    type_: str
     version: int
     revision: Count
+    queue: str | UnsetType = UNSET
+    type_: str | UnsetType = UNSET
+    workflow: str | UnsetType = UNSET
+    control: str | UnsetType = UNSET
 
 
 class BatchPreview(Struct, kw_only=True):
-    """What would be decided about: how many tasks by state, and the first of them."""
+    """What would be decided about: how many tasks or instances by state, and the first of them."""
 
     operation: str
     count: int
     by_state: dict[str, int]
-    first: list[SelectedTask]
+    first: list[SelectedSubject]
 
 
 class BatchEntry(Struct, kw_only=True):

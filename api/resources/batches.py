@@ -1,4 +1,4 @@
-"""Batches: one decision about many tasks, previewed, created, watched and stopped. What an item does is Pulse's.
+"""Batches: one decision about many tasks or instances, previewed, created, watched and stopped.
 
 Which right a batch needs depends on what it does, so the operation's own scope is checked here; stopping one needs the
 same. A batch is seen by who created it, and by callers whose range is all queues.
@@ -18,14 +18,18 @@ from api.models.batches import (
     BatchPreview,
     BatchReceipt,
     CreateBatch,
+    InstanceSelection,
     PreviewBatch,
     StopBatch,
     TaskSelection,
 )
 from api.parameters import CURSOR, LIMIT, word_parameter
 from api.queries import Cursor, cursor_text
+from api.resources.instance_selection import SCOPES as INSTANCE_SCOPES
+from api.resources.instance_selection import instance_arguments, instances_selected, selected_json
 from api.resources.recovery import evidence_read
 from api.resources.task_lists import source_read
+from engine.ports import Flows
 from orbit.access import Scope
 from orbit.clock import from_rfc3339, to_rfc3339
 from orbit.database import Database, Transaction
@@ -54,16 +58,17 @@ from pulse.task_batches import CANCEL, RETRY, REVIEW, TaskChoice, tasks_chosen
 
 _MISSING = "no such batch"
 _SHOWN_MAX = 20
-SCOPES = {CANCEL: Scope.TASKS_CANCEL, REVIEW: Scope.TASKS_RECOVER, RETRY: Scope.TASKS_RECOVER}
-_ANY = (Scope.TASKS_CANCEL, Scope.TASKS_RECOVER)
+SCOPES = {CANCEL: Scope.TASKS_CANCEL, REVIEW: Scope.TASKS_RECOVER, RETRY: Scope.TASKS_RECOVER, **INSTANCE_SCOPES}
+_ANY = (Scope.TASKS_CANCEL, Scope.TASKS_RECOVER, Scope.INSTANCES_CONTROL, Scope.INSTANCES_RECOVER)
 
 
 class Batches:
     """The batch resource."""
 
-    def __init__(self, database: Database, pulse: PulseNode) -> None:
+    def __init__(self, database: Database, pulse: PulseNode, flows: Flows) -> None:
         self._database = database
         self._pulse = pulse
+        self._flows = flows
 
     def operations(self) -> list[Operation]:
         """Declare what can be done with batches."""
@@ -74,8 +79,8 @@ class Batches:
                 PreviewBatch, or_scopes=others,
             ),
             Operation(
-                "POST", "/v1/batches", "Decide about many tasks, item by item", self.create, scope, BatchReceipt,
-                CreateBatch, keyed=True, creates=True, or_scopes=others,
+                "POST", "/v1/batches", "Decide about many tasks or instances, item by item", self.create, scope,
+                BatchReceipt, CreateBatch, keyed=True, creates=True, or_scopes=others,
             ),
             Operation(
                 "GET", "/v1/batches", "List batches, newest first", self.list_page, scope, Batch,
@@ -98,10 +103,12 @@ class Batches:
         """Say what would be decided about."""
         body = call.model(PreviewBatch)
         call.caller.require(SCOPES[body.operation])
-        found = self._database.transaction(lambda tx: tasks_chosen(tx, _choice(tx, call, body.operation, body.tasks)))
-        states = Counter(task.state.value for task in found)
-        first = [_selected(task) for task in found[:_SHOWN_MAX]]
-        return call.data({"operation": body.operation, "count": len(found), "by_state": dict(states), "first": first})
+        selected = self._database.transaction(lambda tx: self._selected(tx, call, body))
+        states = Counter(state for _, state, _ in selected)
+        first = [shown for _, _, shown in selected[:_SHOWN_MAX]]
+        return call.data(
+            {"operation": body.operation, "count": len(selected), "by_state": dict(states), "first": first}
+        )
 
     def create(self, call: Call) -> Reply:
         """Create a batch; it begins at once."""
@@ -109,13 +116,12 @@ class Batches:
         call.caller.require(SCOPES[body.operation])
 
         def choose(tx: Transaction) -> list[Subject]:
-            found = tasks_chosen(tx, _choice(tx, call, body.operation, body.tasks))
-            return [Subject(task.id, task.revision) for task in found]
+            return [subject for subject, _, _ in self._selected(tx, call, body)]
 
         order = BatchOrder(
             operation=body.operation,
-            arguments=_arguments(body),
-            selection={"tasks": call.value["tasks"]},
+            arguments=_arguments(body) if body.instances is None else instance_arguments(call, body),
+            selection={name: call.value[name] for name in ("tasks", "instances") if name in call.value},
             choose=choose,
             rate_per_second=body.rate_per_second or limits.BATCH_RATE_DEFAULT,
             reason=body.reason,
@@ -124,6 +130,24 @@ class Batches:
         answer = self._database.transaction(lambda tx: batch_create(tx, command, call.actor, order))
         self._pulse.batch_created()
         return call.receipt(answer, creates=True)
+
+    def _selected(
+        self, tx: Transaction, call: Call, body: PreviewBatch | CreateBatch
+    ) -> list[tuple[Subject, str, Json]]:
+        """Read what is selected: each with its state and as it is shown."""
+        about_instances = body.operation in INSTANCE_SCOPES
+        said, other = (body.instances, body.tasks) if about_instances else (body.tasks, body.instances)
+        name = "instances" if about_instances else "tasks"
+        if said is None or other is not None:
+            raise InvalidRequest(f"{body.operation} is about {name}: select those", pointer=f"/{name}")
+        if isinstance(said, InstanceSelection):
+            found = instances_selected(tx, call, self._flows, body.operation, said)
+            return [
+                (Subject(each.instance.id, each.instance.revision), each.instance.state.value, selected_json(each))
+                for each in found
+            ]
+        tasks = tasks_chosen(tx, _choice(tx, call, body.operation, said))
+        return [(Subject(task.id, task.revision), task.state.value, _selected(task)) for task in tasks]
 
     def list_page(self, call: Call) -> Reply:
         """List batches; what the caller may not see is left out, so a page may be short."""

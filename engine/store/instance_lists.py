@@ -6,11 +6,12 @@ whole namespace. The narrowest criterion chooses it: a business key, a label, a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 
+from engine.states import Control, InstanceState
 from engine.store.instances import Filter, Place, Stored, stored_of
 from engine.tables import instance as table
 from engine.tables import label
@@ -25,6 +26,21 @@ def instances_page(
 ) -> list[Stored]:
     """List a namespace's instances, the newest start first."""
     return [stored_of(row) for row in tx.rows(page_of(namespace_id, wanted, after=after).limit(limit))]
+
+
+def instances_choose(
+    tx: Transaction,
+    namespace_id: bytes,
+    wanted: Filter,
+    states: tuple[Collection[InstanceState], Collection[Control]],
+    *,
+    limit: int,
+) -> list[Stored]:
+    """Read the newest instances of a filter that are in one of the states and controls, the longest started first."""
+    query = page_of(namespace_id, wanted).where(
+        table.c.state.in_(sorted(states[0])), table.c.control.in_(sorted(states[1]))
+    )
+    return [stored_of(row) for row in tx.rows(query.limit(limit))][::-1]
 
 
 def page_of(namespace_id: bytes, wanted: Filter, *, after: Place | None = None) -> Select[Any]:

@@ -22,15 +22,33 @@ class TaskSelection(Request, frozen=True, kw_only=True):
     created_before: str | None = None
 
 
-class CreateBatch(Request, frozen=True, kw_only=True):
-    """One decision about many tasks: `task.cancel`, `task.review` or `task.retry`.
+class InstanceSelection(Request, frozen=True, kw_only=True):
+    """Which instances: `ids`, or a filter by `workflow` or `business_key`, narrowed by the rest."""
 
-    A review needs `verdict` and `evidence`, a retry `evidence` and `safety_statement`, as for one task.
+    ids: list[str] | None = None
+    workflow: str | None = None
+    version: int | None = None
+    state: str | None = None
+    control: str | None = None
+    business_key: str | None = None
+    created_after: str | None = None
+    created_before: str | None = None
+
+
+class CreateBatch(Request, frozen=True, kw_only=True):
+    """One decision about many tasks (`task.cancel`, `.review`, `.retry`) or instances.
+
+    Those are `instance.pause`, `.resume`, `.cancel`, `.recover` and `.migrate`. A review needs `verdict` and
+    `evidence`, a retry `evidence` and `safety_statement`, a recovery `action` and `evidence`, a migration `version`.
     """
 
     operation: str
-    tasks: TaskSelection
     reason: str
+    tasks: TaskSelection | None = None
+    instances: InstanceSelection | None = None
+    action: str | None = None
+    step: str | None = None
+    version: int | None = None
     rate_per_second: float | None = None
     verdict: str | None = None
     evidence: Any = UNSET

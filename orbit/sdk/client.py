@@ -17,7 +17,15 @@ from typing import Any, Self, TypeVar
 
 from orbit import jsontext
 from orbit.sdk import models, settings
-from orbit.sdk.batch_models import Batch, BatchEntry, BatchPreview, BatchReceipt, CreateBatch, TaskSelection
+from orbit.sdk.batch_models import (
+    Batch,
+    BatchEntry,
+    BatchPreview,
+    BatchReceipt,
+    CreateBatch,
+    InstanceSelection,
+    TaskSelection,
+)
 from orbit.sdk.calls import segment as _segment
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.instance_moves import InstanceMoveCalls
@@ -189,14 +197,15 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls):
 
     # Batches: one decision about many tasks.
 
-    def preview_batch(self, operation: str, tasks: TaskSelection) -> BatchPreview:
+    def preview_batch(self, operation: str, selection: TaskSelection | InstanceSelection) -> BatchPreview:
         """Say what a batch would be about; nothing is changed."""
-        body = jsontext.dumps({"operation": operation, "tasks": tasks.content()})
+        about = "tasks" if isinstance(selection, TaskSelection) else "instances"
+        body = jsontext.dumps({"operation": operation, about: selection.content()})
         exchange = Exchange("POST", "/v1/batches:preview", "preview_batch", body=body)
         return models.read(self._transport.send(exchange).data, BatchPreview)
 
     def create_batch(self, key: str, request: CreateBatch) -> BatchReceipt:
-        """Decide about many tasks; each is decided on its own, no faster than the rate."""
+        """Decide about many tasks or instances; each is decided on its own, no faster than the rate."""
         return models.read(self._write("/v1/batches", "create_batch", key, request.body()), BatchReceipt)
 
     def get_batch(self, batch_id: str) -> Batch:

@@ -77,3 +77,47 @@ def test_a_batch_needs_the_right_of_its_operation_and_stays_in_range(
     assert (stopped["state"], stopped["items"]["done"], stopped["items"]["stopped"]) == ("STOPPED", 1, 2)
     assert canceller.post(f"{path}:stop", {"reason": "enough"}, key="s").data["deduplicated"] is True
     assert caller.post(f"{path}:stop", {"reason": "again"}).code == "STATE_CONFLICT"
+
+
+YAML = """\
+orbit: weave/1
+workflow: pay
+version: 1
+timeout: 1h
+defaults: {queue: images, start_within: 1h}
+steps:
+  - {id: a, task: do.a@1}
+"""
+
+
+def test_a_batch_may_be_about_instances(caller: Caller, api: Api, node: Node, task_ids: list[str]) -> None:
+    caller.post("/v1/workflows", raw=YAML.encode(), headers={"Content-Type": "application/yaml"})
+    started = [caller.post("/v1/instances", {"workflow": "pay"}).data["instance"]["id"] for _ in range(3)]
+    body = {"operation": "instance.pause", "instances": {"workflow": "pay"}, "reason": "the bank is away"}
+    preview = caller.post("/v1/batches:preview", {name: body[name] for name in ("operation", "instances")}, key=None)
+    assert (preview.data["count"], preview.data["by_state"]) == (3, {"RUNNING": 3})
+    assert [each["id"] for each in preview.data["first"]] == started
+    assert api.caller(["tasks:cancel"]).post("/v1/batches", body).status == 403
+    assert api.caller(queues=["other"]).post("/v1/batches", body).pointer is None
+    created = caller.post("/v1/batches", body | {"rate_per_second": 1000})
+    assert (created.status, created.data["batch"]["items"]["pending"]) == (201, 3)
+    while node.pulse.batches.run_once() == 0.0:
+        pass
+    assert {caller.get(f"/v1/instances/{each}").data["control"] for each in started} == {"PAUSED"}
+    stopped = caller.post(f"/v1/batches/{created.data['batch']['id']}:stop", {"reason": "late"})
+    assert stopped.status == 409
+
+
+def test_what_a_batch_of_instances_needs_is_asked_for(caller: Caller, task_ids: list[str]) -> None:
+    body = {"operation": "instance.migrate", "instances": {"workflow": "pay"}, "reason": "new"}
+    assert caller.post("/v1/batches", body).pointer == "/version"
+    assert caller.post("/v1/batches", body | {"operation": "instance.pause", "version": 2}).pointer == "/version"
+    recover = body | {"operation": "instance.recover"}
+    assert caller.post("/v1/batches", recover).pointer == "/action"
+    assert caller.post("/v1/batches", recover | {"action": "RETRY"}).pointer == "/evidence"
+    assert caller.post("/v1/batches", recover | {"action": "RETRY", "evidence": 1, "output": 2}).pointer == "/output"
+    assert caller.post("/v1/batches", body | {"version": 2, "instances": {}}).pointer == "/instances"
+    assert caller.post("/v1/batches", body | {"version": 2, "tasks": {}}).pointer == "/instances"
+    assert caller.post("/v1/batches", CANCEL | {"instances": {"workflow": "pay"}}).pointer == "/tasks"
+    named = {"ids": ["0" * 32], "workflow": "pay"}
+    assert caller.post("/v1/batches", body | {"version": 2, "instances": named}).pointer == "/instances/ids"
