@@ -125,7 +125,7 @@ def demo(database_url: str | None, keep: bool) -> None:  # noqa: FBT001
 @database_url
 @click.option("--repair", "is_repair", is_flag=True, help="Repair counters and places of waiting tasks.")
 def doctor(database_url: str, is_repair: bool) -> None:  # noqa: FBT001
-    """Recount every counter, look for tasks that nobody would find, and print how durable a commit is.
+    """Recount every counter, look for tasks and instances that nobody would find, and print how durable a commit is.
 
     Nodes may run meanwhile. Ends with 0 only if nothing is wrong, after the repair if one is asked for. A repair adds
     differences and never sets; what it can't judge it leaves to a person.
@@ -133,6 +133,7 @@ def doctor(database_url: str, is_repair: bool) -> None:  # noqa: FBT001
     import sys
     from contextlib import closing
 
+    from engine.watchdog import examine as examine_instances
     from migrations.upgrade import require_current
     from orbit.database import Database
     from orbit.database.durability import durability_read
@@ -143,13 +144,17 @@ def doctor(database_url: str, is_repair: bool) -> None:  # noqa: FBT001
         settings = database.transaction(durability_read)
         found = repair(database) if is_repair else examine(database)
         left = examine(database) if is_repair and found else found
+        stuck = examine_instances(database)
     for setting in settings:
         click.echo(f"setting  {setting.name} = {setting.value}" + (f": {setting.risk}" if setting.risk else ""))
     for drift in found:
         word = "repaired" if drift not in left else "wrong" if is_repairable(drift) else "a person"
         click.echo(f"{word:8} {drift.name} of {drift.subject.hex()}: stored {drift.stored}, counted {drift.counted}")
-    click.echo(f"{len(found)} found, {len(left)} left" if found else "nothing is wrong")
-    sys.exit(bool(left))
+    for finding in stuck:
+        click.echo(f"a person {finding.code} of instance {finding.instance_id.hex()}: {finding.text}")
+    wrong = len(found) + len(stuck)
+    click.echo(f"{wrong} found, {len(left) + len(stuck)} left" if wrong else "nothing is wrong")
+    sys.exit(bool(left or stuck))
 
 
 def _say_listening(url: str) -> None:

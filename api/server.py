@@ -61,6 +61,7 @@ from engine.runner import Runner
 from engine.service import Instances
 from engine.signalling import Signals
 from engine.start import Starter
+from engine.watchdog import InstanceWatchdog
 from engine.watchers import Watchers
 from migrations.upgrade import require_current
 from orbit.batcher import Batcher
@@ -130,6 +131,7 @@ class Node:
         ]
         node_resource.publish(document_make(self.operations, version=orbit.__version__))
         self.application = self.in_flight.counted(app_make(self.operations, self.authenticator, self._observe))
+        self.instance_watchdog = InstanceWatchdog(database, on_stuck=self.metrics.stuck.set)
         self.watchdog = Watchdog(self.metrics, database, self._batchers, self._sample)
 
     def start(self) -> None:
@@ -137,6 +139,7 @@ class Node:
         self.watchdog.start()
         self.pulse.start()
         self.runner.start()
+        self.instance_watchdog.start()
 
     def drain(self, listener: NodeServer, *, seconds: float) -> None:
         """Take no more work, let workers go elsewhere, finish requests and batches; at most about `seconds`."""
@@ -153,6 +156,7 @@ class Node:
         """End all loops and finish every batch under way."""
         self.state.draining = True
         self.watchers.stop()
+        self.instance_watchdog.stop()
         self.runner.stop()
         self.starter.stop()
         self.pulse.stop()

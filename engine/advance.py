@@ -393,3 +393,17 @@ def _check_waits(instance: Instance) -> None:
         )
     )
     assert named, f"instance is {instance.state} and waits for nothing"
+
+
+def next_due(instance: Instance) -> Micros | None:
+    """Give the next instant at which something happens by itself, as an advance would store it."""
+    return _next_due(instance)
+
+
+def misfit(instance: Instance) -> str | None:
+    """Say what no advance could have left an instance in: an end with open steps, or a wait for nothing."""
+    try:
+        _check_waits(instance)
+    except AssertionError as wrong:
+        return str(wrong)
+    return None

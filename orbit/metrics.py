@@ -54,6 +54,12 @@ class Metrics:
         self.workers = Gauge(
             "orbit_workers_connected", "Worker sockets open here", registry=own, multiprocess_mode="livesum"
         )
+        self.stuck = Gauge(
+            "orbit_instances_stuck",
+            "Unfinished instances that wait for nothing, at the last look at all of them",
+            registry=own,
+            multiprocess_mode="livemax",
+        )
         self.hub_delay_seconds = Histogram(
             "orbit_hub_delay_seconds", "How late the event loop came back", buckets=_HUB, registry=own
         )
