@@ -122,7 +122,7 @@ class Node:
             *self.workflows.operations(),
             *WorkflowVersions(database).operations(),
             *InstanceResource(instances).operations(),
-            *InstanceGraphs(instances).operations(),
+            *InstanceGraphs(instances, self.workflows.compilers).operations(),
             *InstanceMoves(forks, migrations).operations(),
             *InstanceControl(controls, recoveries).operations(),
             *SignalResource(Signals(database, advancer.flows, version_to_start, self.runner.wake)).operations(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gevent
+from gevent.threadpool import ThreadPool
 
 from api.calls import Call, Operation, Reply
 from api.models.instances import InstanceGraph
@@ -22,8 +22,9 @@ _TYPES = tuple(media_type.partition(";")[0] for media_type, _ in _DRAWINGS.value
 class InstanceGraphs:
     """`/graph` of an instance."""
 
-    def __init__(self, instances: Instances) -> None:
+    def __init__(self, instances: Instances, compilers: ThreadPool) -> None:
         self._instances = instances
+        self._compilers = compilers
 
     def operations(self) -> list[Operation]:
         """Declare it."""
@@ -44,7 +45,7 @@ class InstanceGraphs:
             document = graph_to_json(graph)
             return call.data({**{name: document[name] for name in ("format", "nodes", "edges")}, "states": states})
         media_type, draw = _DRAWINGS[form]
-        drawn: str = gevent.get_hub().threadpool.apply(draw, (graph, states))
+        drawn: str = self._compilers.apply(draw, (graph, states))
         # What a browser opens from here is a picture: it runs and loads nothing.
         headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
         return Reply(drawn.encode(), content_type=media_type, headers=headers)

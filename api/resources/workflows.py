@@ -66,11 +66,11 @@ class Workflows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._compilers = ThreadPool(1)
+        self.compilers = ThreadPool(1)
 
     def stop(self) -> None:
         """End the compiler's thread."""
-        self._compilers.kill()
+        self.compilers.kill()
 
     def operations(self) -> list[Operation]:
         """Declare what can be done with workflows."""
@@ -184,7 +184,7 @@ class Workflows:
             return call.data(json.loads(self._content(call).graph))
         media_type, draw = _DRAWINGS[form]
         loaded = self._read(call, lambda tx, name, number: graph_load(tx, call.namespace_id, name, number))
-        drawn: str = self._compilers.apply(draw, (loaded,))
+        drawn: str = self.compilers.apply(draw, (loaded,))
         # What a browser opens from here is a picture: it runs and loads nothing.
         headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
         return Reply(drawn.encode(), content_type=media_type, headers=headers)
@@ -195,7 +195,7 @@ class Workflows:
 
     def _compile(self, call: Call) -> Compiled:
         text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
-        return self._compilers.apply(compile_definition, (text,))
+        return self.compilers.apply(compile_definition, (text,))
 
     def _diff(self, namespace_id: bytes, compiled: Compiled) -> Json:
         """Compare what was compiled with the default version, if there is one."""
@@ -206,7 +206,7 @@ class Workflows:
         if default is None:
             return None
         number, content = default
-        found = self._compilers.apply(compare, (content, compiled))
+        found = self.compilers.apply(compare, (content, compiled))
         return None if found is None else {"against": number, **found}
 
     def _content(self, call: Call) -> VersionContent:
