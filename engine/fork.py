@@ -187,7 +187,9 @@ def _admitted(tx: Transaction, entrant: Entrant) -> int:
             return counted
         case Existing(stored=stored):
             identifier = to_hex(stored.instance.id)
-            raise BusinessKeyInUse("an instance with this business key runs already", details={"instance_id": identifier})
+            raise BusinessKeyInUse(
+                "an instance with this business key runs already", details={"instance_id": identifier}
+            )
         case OrbitError():
             raise verdict
 
