@@ -194,7 +194,7 @@ def test_who_has_a_queue_range_sees_what_runs_within(caller: Caller, api: Api, i
 
 
 def test_instances_are_listed_by_control(caller: Caller, instance_id: str) -> None:
-    assert caller.get("/v1/instances?control=PAUSED").data == []
+    assert caller.get("/v1/instances?workflow=pay&control=PAUSED").data == []
     caller.post(f"/v1/instances/{instance_id}:pause", {"reason": "wait"})
-    assert [each["id"] for each in caller.get("/v1/instances?control=PAUSED").data] == [instance_id]
-    assert caller.get("/v1/instances?control=ACTIVE").data == []
+    assert [each["id"] for each in caller.get("/v1/instances?workflow=pay&control=PAUSED").data] == [instance_id]
+    assert caller.get("/v1/instances?workflow=pay&control=ACTIVE").data == []
