@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from engine.coverage import Item
     from engine.flow import Flow
     from engine.rehearsal import Run
+    from engine.script import Scenario
+    from orbit.jsontext import Json
 
 _SUFFIX = ".test.yaml"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -23,18 +26,33 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("file", type=_FILE)
 @click.option("--script", required=True, type=_FILE, help="YAML with `input`, `answers` by step, and perhaps `cancel`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run as one JSON object.")
-def simulate(file: Path, script: Path, as_json: bool) -> None:  # noqa: FBT001  (click's way)
+@click.option(
+    "--explore",
+    "runs_max",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run every order in which tasks can end and timers fire, N runs at most, and print in which ways it ended.",
+)
+def simulate(file: Path, script: Path, as_json: bool, runs_max: int | None) -> None:  # noqa: FBT001  (click's way)
     """Run the definition in FILE in virtual time with scripted answers, and print all that happens.
 
     What runs is what a server runs; an hour of waiting takes no time. Ends with 1 if the definition or the script has
     mistakes, or the script lacks an answer.
     """
     from engine.rehearsal import read_script, run
+    from engine.script import AnswerMissing
 
     flow = _flow(file)
     scenario, findings = read_script(script.read_bytes(), flow)
     if scenario is None:
         _refuse(script, findings)
+    if runs_max is not None:
+        try:
+            _explore(scenario, flow, runs_max, as_json=as_json)
+        except AnswerMissing as missing:
+            click.echo(f"{script}: there is no answer for step {missing.step}", err=True)
+            sys.exit(1)
+        return
     made = run(scenario, flow)
     if made.outcomes is None:
         click.echo(f"{script}: there is no answer for step {made.missing}", err=True)
@@ -97,6 +115,36 @@ def test(paths: tuple[Path, ...], min_coverage: int) -> None:
     for path in too_little:
         click.echo(f"{path} is covered less than {min_coverage} %", err=True)
     sys.exit(1 if failed or too_little else 0)
+
+
+def _explore(scenario: Scenario, flow: Flow, runs_max: int, *, as_json: bool) -> None:
+    """Print each way in which the orders end, how many come to it, and the first of them."""
+    from engine.exploring import Search
+    from engine.rehearsal import orders
+    from orbit.jsontext import dumps
+
+    search = Search()
+    ends: dict[str, tuple[dict[str, Json], list[str]]] = {}
+    counts: Counter[str] = Counter()
+    for order in orders(scenario, flow, search, runs_max=runs_max):
+        instance = order.outcomes.instance
+        error = None if instance.error is None else instance.error.code
+        end: dict[str, Json] = {"state": instance.state.value, "error": error, "output": order.outcomes.output}
+        key = dumps(end).decode()
+        ends.setdefault(key, (end, list(order.events)))
+        counts[key] += 1
+    if as_json:
+        found = [{**end, "orders": counts[key], "first": first} for key, (end, first) in ends.items()]
+        report = {"runs": search.run_count, "complete": search.is_complete, "ends": found}
+        click.echo(dumps(report).decode())
+        return
+    how = "all orders" if search.is_complete else "more orders are left"
+    click.echo(f"{search.run_count} runs, {how}; {search.merged_count} of them led to where another had been")
+    for key, (end, first) in ends.items():
+        error = f" {end['error']}" if end["error"] else ""
+        output = "" if end["output"] is None else f", output {dumps(end['output']).decode()}"
+        click.echo(f"{counts[key]:6}  {end['state']}{error}{output}")
+        click.echo(f"        as in: {', '.join(first) or 'the only order'}")
 
 
 def _test_files(paths: Iterable[Path]) -> Iterator[Path]:

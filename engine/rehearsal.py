@@ -6,6 +6,7 @@ expected, but for one thing: a run that the script leaves without an answer has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from definitions.hints import did_you_mean
 from definitions.source import Source
 from definitions.yaml_tree import Broken, Mapping, YamlNode, read_yaml, to_json
 from engine.coverage import Item, covered_by, path_of
+from engine.exploring import Choice, Order, Ordered, Search, explore
 from engine.flow import Flow
 from engine.script import SCRIPT_KEYS, AnswerMissing, Scenario, Script, read_scenario
 from engine.simulator import Outcomes, Simulation
@@ -114,10 +116,7 @@ def run(scenario: Scenario, flow: Flow) -> Run:
     """Run a scenario in virtual time."""
     script = Script(scenario)
     simulation = Simulation(flow, script, input_value=scenario.input)
-    for sent in scenario.signals:
-        simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
-    if scenario.cancel is not None:
-        simulation.cancel_at(scenario.cancel.after_seconds, scenario.cancel.reason)
+    _send(scenario, simulation)
     try:
         outcomes = simulation.run()
     except AnswerMissing as missing:
@@ -127,6 +126,24 @@ def run(scenario: Scenario, flow: Flow) -> Run:
     last = outcomes.trace[-1].at_seconds if outcomes.trace else 0.0
     elapsed = last if ended_at is None else (ended_at - instance.started_at) / SECOND
     return Run(outcomes, dict(script.accepted), None, elapsed)
+
+
+def orders(scenario: Scenario, flow: Flow, search: Search, *, runs_max: int) -> Iterator[Order]:
+    """Run a scenario in every order in which its tasks can end; at most so many. Raises AnswerMissing."""
+
+    def prepare(choice: Choice) -> Ordered:
+        simulation = Ordered(flow, Script(scenario), choice, input_value=scenario.input)
+        _send(scenario, simulation)
+        return simulation
+
+    return explore(prepare, search, runs_max=runs_max)
+
+
+def _send(scenario: Scenario, simulation: Simulation) -> None:
+    for sent in scenario.signals:
+        simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
+    if scenario.cancel is not None:
+        simulation.cancel_at(scenario.cancel.after_seconds, scenario.cancel.reason)
 
 
 def differences(expected: Expectations, made: Run) -> list[str]:

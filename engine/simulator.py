@@ -102,7 +102,9 @@ class _Task:
 
 
 @dataclass(order=True, slots=True)
-class _Happening:
+class Happening:
+    """Something that will be told to the instance, in the order of its instant and of its telling."""
+
     at: Micros
     order: int
     stimulus: Stimulus = field(compare=False)
@@ -120,7 +122,7 @@ class Simulation:
         self._script = script
         self._now = started_at
         self._order = 0
-        self._happenings: list[_Happening] = []
+        self._happenings: list[Happening] = []
         self._tasks: dict[tuple[str, int], _Task] = {}
         self._outputs: dict[str, Json] = {INPUT: input_value}
         self._aside: list[Stimulus] = []
@@ -302,7 +304,7 @@ class Simulation:
         self, at: Micros, stimulus: Stimulus, *, is_repeated: bool = False, signal: Signal | None = None
     ) -> None:
         self._order += 1
-        heapq.heappush(self._happenings, _Happening(at, self._order, stimulus, is_repeated, signal))
+        heapq.heappush(self._happenings, Happening(at, self._order, stimulus, is_repeated, signal))
 
 
 def _with_task(step: Step) -> Step:

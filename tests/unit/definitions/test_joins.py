@@ -1,5 +1,8 @@
 """Parallel blocks as they are written: join policies, dependency graphs, what is certain behind them, their bounds."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +19,7 @@ from engine.flow import Flow
 from engine.simulator import Answer, Simulation
 from engine.states import InstanceState
 
+DOCS = Path(__file__).parents[3] / "docs"
 HEAD = """\
 orbit: weave/1
 workflow: sample
@@ -134,6 +138,19 @@ def test_branches_and_steps_exclude_each_other() -> None:
     assert [code for code, _ in messages(text)] == ["CONTRADICTION"]
     assert [code for code, _ in messages("- {id: p, parallel: {}}")] == ["MISSING_KEY"]
     assert [code for code, _ in messages("- {id: p, parallel: {steps: []}}")] == ["EMPTY_STEPS"]
+
+
+EXAMPLES = re.findall(
+    r"^```yaml\n(.*?)^```$", (DOCS / "joins.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_page_compile(example: str) -> None:
+    known = "required: [amount, strict], properties: {amount: {type: number}, strict: {type: boolean}}"
+    head = HEAD.replace("required: [go], properties: {go: {type: boolean}}", known)
+    made = compile_definition(head + example.replace("\n", "\n  ").join(["  ", "\n"]))
+    assert made.graph is not None, made.render()
 
 
 # What is certain
