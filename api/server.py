@@ -40,6 +40,7 @@ from api.resources.node import NodeResource, NodeState
 from api.resources.queues import Queues
 from api.resources.recovery import TaskRecovery
 from api.resources.signals import SignalResource
+from api.resources.task_types import TaskTypes
 from api.resources.tasks import Tasks
 from api.resources.versions import WorkflowVersions
 from api.resources.workers import Workers
@@ -119,6 +120,7 @@ class Node:
             *Tasks(database, self.pulse, is_draining=lambda: self.state.draining).operations(),
             *TaskRecovery(database, self.pulse).operations(),
             *Batches(database, self.pulse, advancer.flows).operations(),
+            *TaskTypes(database, self.pulse).operations(),
             *self.workflows.operations(),
             *WorkflowVersions(database).operations(),
             *InstanceResource(instances).operations(),

@@ -13,7 +13,7 @@ from orbit.errors import InvalidRequest, PayloadTooLarge
 from orbit.ids import from_hex
 from orbit.jsontext import dumps
 from pulse import limits
-from pulse.requests import RetryPolicy, TaskRequest
+from pulse.requests import RetryWish, TaskRequest
 
 _NULL = b"null"
 
@@ -30,7 +30,6 @@ def task_request(body: SubmitTask, *, namespace_id: bytes, at: str = "") -> Task
     if body.available_at is not None and body.delay_seconds is not None:
         message = "available_at and delay_seconds exclude each other"
         raise InvalidRequest(message, pointer=f"{at}/delay_seconds")
-    timeout = body.attempt_timeout_seconds
     return TaskRequest(
         namespace_id=namespace_id,
         queue=body.queue,
@@ -42,9 +41,9 @@ def task_request(body: SubmitTask, *, namespace_id: bytes, at: str = "") -> Task
         delay_micros=None if body.delay_seconds is None else seconds(body.delay_seconds),
         start_deadline_at=_instant(body.start_deadline_at, f"{at}/start_deadline_at"),
         deadline_at=_instant(body.deadline_at, f"{at}/deadline_at"),
-        attempt_timeout_micros=limits.ATTEMPT_TIMEOUT_MICROS_DEFAULT if timeout is None else seconds(timeout),
+        attempt_timeout_micros=_span(body.attempt_timeout_seconds),
         priority=limits.PRIORITY_DEFAULT if body.priority is None else body.priority,
-        retry=_retry(body.retry or Retry(), at),
+        retry=_retry(body.retry),
         business_key=body.business_key,
         concurrency_keys=() if body.concurrency_keys is None else tuple(body.concurrency_keys),
         fairness_key=body.fairness_key,
@@ -58,17 +57,11 @@ def _instant(text: str | None, pointer: str) -> Micros | None:
     return None if text is None else from_rfc3339(text, pointer=pointer)
 
 
-def _retry(given: Retry, at: str) -> RetryPolicy:
-    default = RetryPolicy()
-    backoff = default.backoff_micros if given.backoff_seconds is None else seconds(given.backoff_seconds)
-    if given.backoff_seconds_max is None:
-        longest = max(default.backoff_micros_max, backoff)
-    else:
-        longest = seconds(given.backoff_seconds_max)
-        if given.backoff_seconds is None:
-            backoff = min(backoff, longest)
-    if longest < backoff:
-        message = "backoff_seconds_max is below backoff_seconds"
-        raise InvalidRequest(message, pointer=f"{at}/retry/backoff_seconds_max")
-    attempts = default.attempts_max if given.max_attempts is None else given.max_attempts
-    return RetryPolicy(attempts, backoff, longest)
+def _retry(given: Retry | None) -> RetryWish | None:
+    if given is None:
+        return None
+    return RetryWish(given.max_attempts, _span(given.backoff_seconds), _span(given.backoff_seconds_max))
+
+
+def _span(value: float | None) -> Micros | None:
+    return None if value is None else seconds(value)

@@ -47,7 +47,7 @@ class HandlerItem(Struct):
 
     type: Name
     versions: Annotated[list[Annotated[int, Meta(ge=1, le=999_999_999)]], Meta(min_length=1, max_length=1_000)]
-    recovery: Literal["REPLAY_SAFE", "VERIFY", "MANUAL"]
+    recovery: Literal["REPLAY_SAFE", "VERIFY", "MANUAL"] = "MANUAL"
 
 
 class ResumeItem(Struct):
@@ -237,6 +237,7 @@ def report_of(item: ResultItem) -> Report:
         outcome=Outcome(item.outcome),
         output=output,
         output_fault=fault,
+        output_ref=None if item.output_ref is None else _encoder.encode(item.output_ref).decode("utf-8"),
         error=None if item.error is None else _error_of(item.error),
         ran=item.ran,
         retry_after_micros=item.retry_after_ms * 1000,
@@ -309,7 +310,7 @@ class AssignedItem(Struct, omit_defaults=True):
     traceparent: str | None = None
 
 
-def assigned_item(assignment: Assignment, place: Place, *, fencing_epoch: int) -> AssignedItem:
+def assigned_item(assignment: Assignment, place: Place) -> AssignedItem:
     """Write an assignment for the wire."""
     task, payload = assignment.task, assignment.payload
     checkpoint: Raw | UnsetType = UNSET
@@ -321,7 +322,7 @@ def assigned_item(assignment: Assignment, place: Place, *, fencing_epoch: int) -
         attempt_id=assignment.attempt_id.hex(),
         token=assignment.token,
         attempt=assignment.attempt_number,
-        fencing=str((fencing_epoch << 32) + task.fencing_base + assignment.attempt_number),
+        fencing=str(assignment.fencing),
         type=place.type,
         version=place.version,
         params_version=payload.params_version,

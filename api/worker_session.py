@@ -26,7 +26,7 @@ from pulse import limits as pulse_limits
 from pulse.claim import Assignment
 from pulse.lease import Held, Progress, RenewOutcome, Resumed
 from pulse.report import Report, ReportOutcome
-from pulse.sessions import CancelNotice, Handler, Outbox, Session, SessionHello
+from pulse.sessions import CancelNotice, Handler, HandlerRefusal, Outbox, Session, SessionHello
 from pulse.start import StartItem, StartOutcome
 from pulse.states import RecoverySafety
 
@@ -49,7 +49,6 @@ class SessionLimits:
     renew_every_ms: int = pulse_limits.LEASE_RENEW_MICROS // 1000
     heartbeat_ms: int = 10_000
     output_bytes_max: int = pulse_limits.OUTPUT_BYTES_MAX
-    fencing_epoch: int = 1
     hello_seconds: float = 10.0
     heartbeats_missed_max: float = 2.5
     frames_in_flight: int = 16
@@ -80,9 +79,8 @@ class Executing(Protocol):
 class WorkerOutbox:
     """What the dispatcher tells a worker. Nothing here blocks; a worker that is gone is told nothing."""
 
-    def __init__(self, socket: WorkerSocket, *, fencing_epoch: int) -> None:
+    def __init__(self, socket: WorkerSocket) -> None:
         self._socket = socket
-        self._fencing_epoch = fencing_epoch
         self.session: Session | None = None
 
     def has_room(self) -> bool:
@@ -93,10 +91,7 @@ class WorkerOutbox:
         """Offer claimed tasks."""
         assert self.session is not None, "a session gets tasks only after it was opened"
         places = self.session.places
-        items = [
-            frames.assigned_item(item, places[item.task.lane_id], fencing_epoch=self._fencing_epoch)
-            for item in assignments
-        ]
+        items = [frames.assigned_item(item, places[item.task.lane_id]) for item in assignments]
         self._socket.offer(list(frames.item_messages("assign", items, field="tasks")))
 
     def cancel(self, notices: Sequence[CancelNotice]) -> None:
@@ -126,7 +121,7 @@ class WorkerSession:
         self._limits = limits
         self._dispatcher = dispatcher
         self._execution = execution
-        self._outbox = WorkerOutbox(socket, fencing_epoch=limits.fencing_epoch)
+        self._outbox = WorkerOutbox(socket)
         self._session: Session | None = None
         self._heard_at = time.monotonic()
         self._room = BoundedSemaphore(limits.frames_in_flight)
@@ -179,14 +174,13 @@ class WorkerSession:
 
     def _attach(self, hello: frames.Hello) -> None:
         """Attach, reconcile what the worker still has, and only then let it get anything new."""
-        handlers, refused = _handlers(hello)
         session = self._dispatcher.attach(
             SessionHello(
                 namespace_id=self._credential.namespace_id,
                 credential_id=self._credential.id,
                 worker=hello.worker,
                 queues=frozenset(hello.queues),
-                handlers=handlers,
+                handlers=_handlers(hello),
                 capacity=hello.capacity,
             ),
             self._outbox,
@@ -194,7 +188,7 @@ class WorkerSession:
         self._session = self._outbox.session = session
         held = [Held(bytes.fromhex(item.attempt_id), item.token) for item in hello.resume]
         resumed = self._execution.resume(session, held)
-        self._socket.offer([self._welcome(session, refused, resumed)])
+        self._socket.offer([self._welcome(session, _refused(session.refused), resumed)])
         self._heard_at = time.monotonic()
         log.info("worker.connected", extra={"session_id": session.id, "worker": hello.worker})
         self._dispatcher.open(session)
@@ -405,20 +399,26 @@ class WorkerSession:
         self._socket.offer([frames.message("error", code=code, message=reason)])
 
 
-def _handlers(hello: frames.Hello) -> tuple[tuple[Handler, ...], list[dict[str, Any]]]:
-    """Split the declared handlers into those that we take and those that we refuse, with the reason."""
-    taken: list[Handler] = []
-    refused: list[dict[str, Any]] = []
-    for item in hello.handlers:
-        if item.recovery in set(RecoverySafety):
-            recovery = RecoverySafety(item.recovery)
-            taken.extend(Handler(item.type, version, recovery) for version in item.versions)
-        else:
-            reason = f"this server does not know the recovery safety {item.recovery}"
-            refused.append(
-                {"type": item.type, "versions": item.versions, "code": "HANDLER_MISMATCH", "message": reason}
-            )
-    return tuple(taken), refused
+def _handlers(hello: frames.Hello) -> tuple[Handler, ...]:
+    return tuple(
+        Handler(item.type, version, RecoverySafety(item.recovery))
+        for item in hello.handlers
+        for version in item.versions
+    )
+
+
+def _refused(refusals: Sequence[HandlerRefusal]) -> list[dict[str, Any]]:
+    """Write the handlers that contradict what their types are registered as."""
+    return [
+        {
+            "type": refusal.handler.type,
+            "versions": [refusal.handler.version],
+            "code": "HANDLER_MISMATCH",
+            "message": f"{refusal.handler.type}@{refusal.handler.version} is registered as {refusal.registered}, "
+            f"this handler says {refusal.handler.recovery}",
+        }
+        for refusal in refusals
+    ]
 
 
 def _started(outcome: StartOutcome) -> dict[str, Any]:

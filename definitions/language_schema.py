@@ -13,7 +13,7 @@ from definitions.document import LANGUAGE
 from definitions.expression.parser import KEYWORDS
 from definitions.fields import Keys
 from definitions.graph import KeyPolicy
-from definitions.schema import DIALECT
+from orbit.schemas.soundness import DIALECT
 
 Schema = dict[str, Any]
 

@@ -7,9 +7,9 @@ from definitions.codes import Code
 from definitions.fields import Fields
 from definitions.findings import Findings
 from definitions.model import RetryModel, TaskModel, TaskOptions
-from definitions.schema import Location, bad_defaults, endless_reference, foreign_references, violations
 from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode, has_broken, to_json
 from orbit.jsontext import Json
+from orbit.schemas.soundness import Location, bad_defaults, endless_reference, foreign_references, violations
 
 
 def read_options(fields: Fields) -> TaskOptions:

@@ -30,10 +30,10 @@ from definitions.graph import (
     TaskSpec,
 )
 from definitions.template import Template
-from definitions.validation import validator_of
 from engine.instance import Step
 from engine.lanes import lanes_of
 from engine.states import PASSED, StepState
+from orbit.schemas.validation import validator_of
 
 
 class EdgeState(Enum):

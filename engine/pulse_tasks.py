@@ -31,7 +31,7 @@ class PulseTasks:
         if any(submit.request.retry_of is not None for submit in submits):
             requests = owned_continued(tx, [submit.request for submit in submits])
             submits = [replace(submit, request=request) for submit, request in zip(submits, requests, strict=True)]
-        outcomes = tasks_submit(tx, submits, self._around.on_ready, places=terms.places, now=terms.now)
+        outcomes = tasks_submit(tx, submits, self._around, places=terms.places, now=terms.now)
         return [outcome if isinstance(outcome, OrbitError) else None for outcome in outcomes]
 
     def places_take(self, tx: Transaction, terms: Terms) -> None:

@@ -16,7 +16,6 @@ from definitions.fields import Fields, Keys
 from definitions.findings import Findings
 from definitions.graph import PollSpec, TaskSpec
 from definitions.hints import did_you_mean
-from definitions.schema import with_defaults
 from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode, to_json
 from engine.command import SubmitTask
 from engine.flow import Flow
@@ -26,6 +25,7 @@ from engine.simulator import SIGNAL_LIVES_SECONDS, Answer, Refusal
 from engine.stimulus import Outcome
 from orbit.errors import OrbitError
 from orbit.jsontext import Json
+from orbit.schemas.soundness import with_defaults
 
 SCRIPT_KEYS = frozenset({"input", "answers", "signals", "cancel"})
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from definitions.graph import KeyPolicy, NodeKind
 from definitions.limits import VALUE_BYTES_MAX
 from definitions.registry import VersionToStart
-from definitions.schema import with_defaults
 from engine.admission import Admitted, Entrant, Existing, admit
 from engine.batch import Advancer, Work, next_due
 from engine.flow import Flow
@@ -37,6 +36,7 @@ from orbit.errors import IdempotencyConflict, InvalidRequest, OrbitError, Payloa
 from orbit.idempotency import Answer, Command, replayed
 from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
+from orbit.schemas.soundness import with_defaults
 from orbit.store.receipts import Receipt, receipts_find, receipts_insert
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Queue,
         QueueResult,
         RescheduleTask,
-        Retry,
         RetryTask,
         ReviewTask,
         StartInstance,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from orbit.sdk.outcomes import Cancelled, Defer, NeedsHuman, NonRetryable, Retryable, UnknownOutcome
     from orbit.sdk.settings import Connection
     from orbit.sdk.signal_models import SendSignal
+    from orbit.sdk.type_models import PutTaskType, Retry, TaskType, TypeDefaults
     from orbit.sdk.worker import Worker
 
 # Public name → the module that defines it; the imports above tell type checkers the same.
@@ -74,10 +74,11 @@ _PUBLIC: dict[str, str] = {
     "NonRetryable": "orbit.sdk.outcomes",
     "OrbitSDKError": "orbit.sdk.errors",
     "OutcomeUnknown": "orbit.sdk.errors",
+    "PutTaskType": "orbit.sdk.type_models",
     "Queue": "orbit.sdk.models",
     "QueueResult": "orbit.sdk.models",
     "RescheduleTask": "orbit.sdk.models",
-    "Retry": "orbit.sdk.models",
+    "Retry": "orbit.sdk.type_models",
     "RetryTask": "orbit.sdk.models",
     "Retryable": "orbit.sdk.outcomes",
     "ReviewTask": "orbit.sdk.models",
@@ -88,6 +89,8 @@ _PUBLIC: dict[str, str] = {
     "TaskContext": "orbit.sdk.context",
     "TaskResult": "orbit.sdk.models",
     "TaskSelection": "orbit.sdk.batch_models",
+    "TaskType": "orbit.sdk.type_models",
+    "TypeDefaults": "orbit.sdk.type_models",
     "UnknownOutcome": "orbit.sdk.outcomes",
     "Worker": "orbit.sdk.worker",
     "WorkerRefused": "orbit.sdk.errors",
@@ -118,6 +121,7 @@ __all__ = [
     "NonRetryable",
     "OrbitSDKError",
     "OutcomeUnknown",
+    "PutTaskType",
     "Queue",
     "QueueResult",
     "RescheduleTask",
@@ -132,6 +136,8 @@ __all__ = [
     "TaskContext",
     "TaskResult",
     "TaskSelection",
+    "TaskType",
+    "TypeDefaults",
     "UnknownOutcome",
     "Worker",
     "WorkerRefused",

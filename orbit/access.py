@@ -29,6 +29,8 @@ class Scope(StrEnum):
     TASKS_READ = "tasks:read"
     TASKS_CANCEL = "tasks:cancel"
     TASKS_RECOVER = "tasks:recover"
+    TASK_TYPES_READ = "task-types:read"
+    TASK_TYPES_MANAGE = "task-types:manage"
     WORKFLOWS_READ = "workflows:read"
     WORKFLOWS_PUBLISH = "workflows:publish"
     WORKFLOWS_MANAGE = "workflows:manage"

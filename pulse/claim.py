@@ -43,6 +43,7 @@ class Demand(Struct, frozen=True):
     seats: Sequence[Seat]
     from_at: Mapping[bytes, Micros]
     look_min: int = 1
+    fencing_epoch: int = 1
 
 
 class Assignment(Struct, frozen=True):
@@ -56,6 +57,7 @@ class Assignment(Struct, frozen=True):
     attempt_number: int
     checkpoint: str | None
     deadline_in_micros: Micros
+    fencing: int
 
 
 class Claimed(Struct, frozen=True):
@@ -179,6 +181,7 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> _Yield:
                 attempt_number=task.starts_count + 1,
                 checkpoint=checkpoints.get(task.id),
                 deadline_in_micros=task.deadline_at - now,
+                fencing=(demand.fencing_epoch << 32) + task.fencing_base + task.starts_count + 1,
             )
         )
     gone = frozenset({item.task.id for item in assignments} | blocked.keys())
@@ -220,7 +223,7 @@ def _attempt(task: LockedTask, seat: Seat) -> tuple[NewAttempt, str]:
         task_id=task.id,
         number=task.leases_count + 1,
         token_hash=token_hash(token),
-        recovery=seat.lanes[task.lane_id],
+        recovery=task.recovery or seat.lanes[task.lane_id],
         session_id=seat.session_id,
     )
     return attempt, token

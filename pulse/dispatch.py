@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import gevent
@@ -19,10 +20,11 @@ from orbit.errors import OrbitError
 from orbit.ids import new_id
 from orbit.logs import get_logger
 from pulse import limits
+from pulse.catalog import Catalog
 from pulse.claim import Demand, claim
 from pulse.lease import Held
 from pulse.placement import Seat
-from pulse.sessions import CancelNotice, Outbox, Place, Session, SessionHello
+from pulse.sessions import CancelNotice, HandlerRefusal, Outbox, Place, Session, SessionHello
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen, sessions_unresponsive
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Database, Transaction
     from pulse.claim import Assignment, Claimed
+    from pulse.settle import Surroundings
     from pulse.states import RecoverySafety
 
 _log = get_logger(__name__)
@@ -49,15 +52,16 @@ class Dispatcher:
         self,
         database: Database,
         node: str,
+        around: Surroundings,
         give_back: Callable[[Sequence[Held]], object],
-        on_keys_free: Callable[[], object],
     ) -> None:
         self.node = node
+        self._catalog = around.catalog
         self.sessions: dict[bytes, Session] = {}
         self.claimed_count = 0
         self._database = database
         self._give_back = give_back
-        self._on_keys_free = on_keys_free
+        self._on_keys_free = around.on_keys_free
         self._look_min = 1
         self._wake = Event()
         self._stopping = Event()
@@ -89,8 +93,14 @@ class Dispatcher:
             session.outbox.drain(spread_ms)
 
     def attach(self, hello: SessionHello, outbox: Outbox) -> Session:
-        """Record a worker's connection. It gets tasks once `open` is called, after its welcome."""
+        """Record a worker's connection. It gets tasks once `open` is called, after its welcome.
+
+        A handler that contradicts what its type is registered as is left out; the session's `refused` tells which.
+        """
+        self._database.transaction(self._catalog.refresh, pool=Pool.DISPATCH)
+        hello, refused = _admitted(hello, self._catalog)
         session = Session(new_id(), hello, outbox)
+        session.refused = refused
         made = NewSession(
             id=session.id,
             namespace_id=hello.namespace_id,
@@ -188,7 +198,7 @@ class Dispatcher:
         seats = self._seats()
         if not seats:
             return None
-        demand = Demand(seats, self._from_at(seats), self._look_min)
+        demand = Demand(seats, self._from_at(seats), self._look_min, self._catalog.fencing_epoch)
         looked_at, self._stirred = self._stirred, set()
         try:
             claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
@@ -296,6 +306,18 @@ class Dispatcher:
         for session, lanes in zip(unknown, self._database.transaction(work, pool=Pool.DISPATCH), strict=True):
             session.serve(lanes)
             self._known_lanes.update(lanes)
+
+
+def _admitted(hello: SessionHello, catalog: Catalog) -> tuple[SessionHello, list[HandlerRefusal]]:
+    """Take out the handlers that say something else of their type than its registration."""
+    registered = {
+        handler: safety
+        for handler in hello.handlers
+        if (safety := catalog.safety(hello.namespace_id, handler.type, handler.version)) is not None
+    }
+    refused = [HandlerRefusal(each, safety) for each, safety in registered.items() if safety is not each.recovery]
+    gone = {refusal.handler for refusal in refused}
+    return replace(hello, handlers=tuple(each for each in hello.handlers if each not in gone)), refused
 
 
 def _lanes(tx: Transaction, hello: SessionHello) -> Mapping[bytes, tuple[Place, RecoverySafety]]:

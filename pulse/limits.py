@@ -84,6 +84,9 @@ BATCH_LEASE_MICROS = 30 * SECOND  # a node that dies with a chunk holds the batc
 BATCH_PAUSE_MICROS = SECOND  # after an item that a limit holds up
 BATCH_PROBE_SECONDS = 1.0
 
+# How much later a node tries a verification again that it could not take on.
+VERIFICATION_RETRY_MICROS = 30 * SECOND
+
 assert LEASE_RENEW_MICROS * 2 < LEASE_MICROS, "one lost renewal must not lose a lease"
 assert ASSIGN_MICROS < LEASE_MICROS, "an assignment is shorter than a lease, so that a silent worker is found soon"
 assert ATTEMPT_TIMEOUT_MICROS_DEFAULT <= DEADLINE_MICROS_DEFAULT, "one attempt fits into the default deadline"

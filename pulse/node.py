@@ -14,6 +14,7 @@ from orbit.errors import OrbitError
 from orbit.logs import get_logger
 from pulse import limits
 from pulse.batches import BatchRunner
+from pulse.catalog import Catalog
 from pulse.changes import Changes
 from pulse.dispatch import Dispatcher
 from pulse.execution import Execution
@@ -21,6 +22,7 @@ from pulse.listener import TaskListener
 from pulse.submission import Submit, tasks_accept
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.task_batches import task_operations
+from pulse.verification import verification_sweep
 from pulse.waker import keys_forget, keys_wake, lines_sweep
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _log = get_logger(__name__)
 
 _DEADLINE_SWEEP_SECONDS = 0.5
 _KEYS_FORGET_SECONDS = 3600.0
+_VERIFICATION_SWEEP_SECONDS = 1.0
 
 
 class PulseNode:
@@ -40,16 +43,18 @@ class PulseNode:
     def __init__(self, database: Database, *, name: str) -> None:
         self.database = database
         self.listeners: list[TaskListener] = []
+        self.catalog = Catalog()
         self.retries_count = 0
         self.lost_count = 0
         self.changes = Changes()
         self.execution = Execution(database, self)
-        self.dispatcher = Dispatcher(database, name, self.execution.give_back, self.on_keys_free)
+        self.dispatcher = Dispatcher(database, name, self, self.execution.give_back)
         self.submissions: Batcher[Submit, Answer | OrbitError] = Batcher("submit", self._accept, size=_submit_bytes)
         self.deadlines = DeadlineSweep(database, self)
         self.batches = BatchRunner(database)
         self.batches.operations |= task_operations(self)
         self._batch_wanted = Event()
+        self._verification_wanted = Event()
         self._stopping = Event()
         self._keys_free = Event()
         self._loops: list[gevent.Greenlet[..., None]] = []
@@ -63,6 +68,7 @@ class PulseNode:
             gevent.spawn(self._keys_loop),
             gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
             gevent.spawn(self._batch_loop),
+            gevent.spawn(self._verification_loop),
         ]
 
     def drain(self, *, spread_ms: int) -> None:
@@ -74,6 +80,7 @@ class PulseNode:
         self._stopping.set()
         self._batch_wanted.set()
         self._keys_free.set()
+        self._verification_wanted.set()
         self.dispatcher.stop()
         gevent.joinall(self._loops)
         self.submissions.stop()
@@ -100,6 +107,10 @@ class PulseNode:
         """Let wake-ups of concurrency keys be followed at once."""
         self._keys_free.set()
 
+    def on_verification(self) -> None:
+        """Act on verifications at once."""
+        self._verification_wanted.set()
+
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Ask workers to stop."""
         self.dispatcher.on_cancel_wanted(reasons)
@@ -109,7 +120,7 @@ class PulseNode:
         self._batch_wanted.set()
 
     def _accept(self, batch: Sequence[Submit]) -> list[Answer | OrbitError]:
-        return tasks_accept(self.database, batch, self.on_ready)
+        return tasks_accept(self.database, batch, self)
 
     def _sweep_loop(self, sweep: Callable[[], int], seconds: float) -> None:
         while not self._stopping.is_set():
@@ -174,6 +185,15 @@ class PulseNode:
             self._batch_wanted.wait(wait[0])
             if not self._stopping.is_set():
                 self._batch_wanted.clear()
+
+    def _verification_loop(self) -> None:
+        while not self._stopping.is_set():
+            self._verification_wanted.clear()
+            if self._stopping.is_set():
+                return
+            if not self._guarded(lambda: verification_sweep(self.database, self)):
+                # What another node wants or leaves behind is found by looking.
+                self._verification_wanted.wait(_VERIFICATION_SWEEP_SECONDS)
 
     def _guarded(self, sweep: Callable[[], int]) -> int:
         try:

@@ -89,6 +89,7 @@ class _Untold:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self.listeners: list[TaskListener] = []
+        self.catalog = around.catalog
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         self._around.on_ready(lanes)
@@ -104,6 +105,9 @@ class _Untold:
 
     def on_keys_free(self) -> None:
         self._around.on_keys_free()
+
+    def on_verification(self) -> None:
+        self._around.on_verification()
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         self._around.on_cancel_wanted(reasons)

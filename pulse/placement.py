@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Seat(Struct, frozen=True):
-    """A session's room: how many tasks it takes in all, and of which lanes, with the handler's declared safety."""
+    """A session's room: how many tasks it takes in all, and of which lanes, with the handler's declared safety.
+
+    What a handler declares counts for tasks whose type is not registered; else the safety frozen in the task does.
+    """
 
     session_id: bytes
     room: int

@@ -55,9 +55,10 @@ class Requeue(Struct, frozen=True):
 
 
 class Park(Struct, frozen=True):
-    """A person decides."""
+    """A person decides, but with `is_verifiable` another task finds out first."""
 
     error: TaskError
+    is_verifiable: bool = False
 
 
 Decision = Finish | Retry | Requeue | Park
@@ -116,17 +117,31 @@ def on_failure(ending: Ending, error: TaskError) -> Decision:
         case ErrorClass.UNCLASSIFIED | ErrorClass.UNKNOWN_OUTCOME if replayable:
             return _again(ending, error, failed=1, lost=0)
         case _:
-            return Park(error)
+            return _park(ending, error)
+
+
+def _park(ending: Ending, error: TaskError) -> Park:
+    return Park(error, is_verifiable=ending.safety is RecoverySafety.VERIFY)
 
 
 def on_unknown(ending: Ending, error: TaskError, *, lost: bool) -> Decision:
     """Judge an end that the platform saw and whose outcome nobody knows: a lost lease or a time-out."""
-    if ending.safety is not RecoverySafety.REPLAY_SAFE:
-        return Park(error)
     if lost and ending.budget.lost_count + 1 >= limits.LOST_MAX:
-        # It has taken down as many workers as we allow: poison, whatever its safety.
+        # It has taken down as many workers as we allow: poison, whatever its safety, and no verification tries again.
         return Park(TaskError(error.class_, "LOST_TOO_OFTEN", "attempts were lost too often", effect_unknown=True))
+    if ending.safety is not RecoverySafety.REPLAY_SAFE:
+        return _park(ending, error)
     return _again(ending, error, failed=int(not lost), lost=int(lost))
+
+
+def on_not_executed(ending: Ending, error: TaskError | None) -> Decision:
+    """Judge a task whose verification found that nothing happened: tried again as far as budget and time allow.
+
+    `error` is why it was under review; the attempt has been counted when that began.
+    """
+    details = None if error is None else {"last": json.loads(error.as_text())}
+    verified = TaskError(ErrorClass.RETRYABLE, "NOT_EXECUTED", "a verification found that nothing happened", details)
+    return _again(ending, verified, failed=0, lost=0)
 
 
 def on_cancelled(ending: Ending) -> Decision:
@@ -142,9 +157,7 @@ def on_returned(ending: Ending, *, ran: bool) -> Decision:
     if not ran:
         return _requeue(ending, available_at=None)
     error = TaskError(ErrorClass.UNKNOWN_OUTCOME, "RETURNED_RUNNING", "its worker was stopped while it ran")
-    if ending.safety is not RecoverySafety.REPLAY_SAFE:
-        return Park(error)
-    if ending.budget.lost_count + 1 >= limits.LOST_MAX:
+    if ending.safety is not RecoverySafety.REPLAY_SAFE or ending.budget.lost_count + 1 >= limits.LOST_MAX:
         return on_unknown(ending, error, lost=True)
     # An orderly stop is never worse than a crash: it runs elsewhere at once. It counts as lost, so it stays bounded.
     decided = _requeue(ending, available_at=ending.now)

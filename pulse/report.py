@@ -16,8 +16,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from orbit.jsontext import Json, canonical
+from orbit.jsontext import Json, canonical, dumps
+from orbit.store.journal import EventRecord, events_insert
 from pulse import limits
 from pulse.claim import token_hash
 from pulse.policy import (
@@ -33,9 +35,10 @@ from pulse.policy import (
     on_returned,
 )
 from pulse.settle import Settlement, Surroundings, settle
-from pulse.states import AttemptState, ErrorClass, RecoverySafety, TaskState
+from pulse.states import TERMINAL, AttemptState, ErrorClass, RecoverySafety, TaskState
 from pulse.store.execute import ResultRow, results_find, results_insert
 from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
+from pulse.type_revision import Misfit
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -69,6 +72,7 @@ class RejectCode(StrEnum):
     MESSAGE_CONFLICT = "MESSAGE_CONFLICT"  # the message id was used for another report
     OUTPUT_TOO_LARGE = "OUTPUT_TOO_LARGE"  # the attempt is closed all the same
     OUTPUT_INVALID = "OUTPUT_INVALID"  # not strict JSON; the attempt is closed all the same
+    OUTPUT_MISMATCH = "OUTPUT_MISMATCH"  # not what the result schema asks for; the attempt is closed all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,10 @@ class ReportedError:
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A worker's result; `output` is JSON text as it was sent, `output_fault` says why it can't be taken."""
+    """A worker's result; `output` is JSON text as it was sent, `output_fault` says why it can't be taken.
+
+    `output_ref` is the JSON text of a reference {uri, sha256, bytes} to an output that lies elsewhere.
+    """
 
     message_id: bytes
     attempt_id: bytes
@@ -90,6 +97,7 @@ class Report(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     output: bytes | None = None
     output_fault: RejectCode | None = None
+    output_ref: str | None = None
     error: ReportedError | None = None
     ran: bool = True
     retry_after_micros: Micros = 0
@@ -99,6 +107,8 @@ class Report(Struct, frozen=True, kw_only=True):
         error = b"" if self.error is None else canonical(astuple(self.error))
         parts = (self.outcome.encode(), self.output or b"", (self.output_fault or "").encode(), error)
         rest = f"{self.output is None} {self.ran} {self.retry_after_micros}".encode()
+        if self.output_ref is not None:
+            rest += self.output_ref.encode()
         return hashlib.sha256(b"\x00".join((*parts, rest))).digest()
 
 
@@ -120,6 +130,7 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
     outcomes: list[ReportOutcome] = []
     settlements: dict[bytes, Settlement] = {}
     kept: list[ResultRow] = []
+    evidence: list[EventRecord] = []
     for item in reports:
         attempt = attempts.get(item.attempt_id)
         if attempt is None or not hmac.compare_digest(attempt.token_hash, token_hash(item.token)):
@@ -135,18 +146,46 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
             outcomes.append(ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.NOT_STARTED, task.state))
             continue
         if attempt.state is AttemptState.RUNNING and task.id not in settlements:
-            settlement = _judge(item, task, attempt, now=now)
+            faults = _misfits(tx, item, task, around)
+            if faults:
+                item = replace(item, output_fault=RejectCode.OUTPUT_MISMATCH)  # noqa: PLW2901
+            settlement = _judge(item, task, attempt, faults, now=now)
             settlements[task.id] = settlement
             kept.append(_row(item, task, ReceiptKind.ACCEPTED))
             state = settled_state(settlement.decision)
             outcomes.append(ReportOutcome(item.message_id, ReceiptKind.ACCEPTED, item.output_fault, state))
         else:
             kept.append(_row(item, task, ReceiptKind.LATE))
+            evidence += _evidence(item, task, attempt)
             outcomes.append(ReportOutcome(item.message_id, ReceiptKind.LATE, None, task.state))
         recorded[attempt.id, item.message_id] = kept[-1].meaning
     results_insert(tx, kept, now=now)
+    if evidence:
+        events_insert(tx, evidence, now=now)
     settle(tx, list(settlements.values()), around, now=now)
     return outcomes
+
+
+def _misfits(tx: Transaction, item: Report, task: LockedTask, around: Surroundings) -> list[Misfit]:
+    """Say why a success's output is not what the task's type promises. A reference is taken unseen."""
+    is_judged = item.outcome is Outcome.SUCCEEDED and item.output_fault is None and item.output_ref is None
+    if not is_judged or task.type_revision_id is None:
+        return []
+    return around.catalog.revision(tx, task.type_revision_id).result_faults(item.output)
+
+
+def _evidence(item: Report, task: LockedTask, attempt: LockedAttempt) -> list[EventRecord]:
+    """Tell of a late success: it contradicts another end, and is evidence for an open review."""
+    if item.outcome is not Outcome.SUCCEEDED or task.state is TaskState.SUCCEEDED:
+        return []
+    if task.state in TERMINAL:
+        name = "task.contradicted"
+    elif task.state is TaskState.NEEDS_REVIEW:
+        name = "task.evidence_received"
+    else:
+        return []
+    data = dumps({"attempt_id": attempt.id.hex(), "attempt": attempt.number, "state": task.state}).decode()
+    return [EventRecord(task.namespace_id, name, task.id, task.revision, data)]
 
 
 def settled_state(decision: Decision) -> TaskState:
@@ -173,6 +212,7 @@ def _row(item: Report, task: LockedTask, receipt: ReceiptKind) -> ResultRow:
         meaning=item.meaning(),
         outcome=item.outcome,
         output=item.output if item.output_fault is None else None,
+        output_ref=item.output_ref,
         error=error,
     )
 
@@ -182,11 +222,14 @@ def _task_error(error: ReportedError) -> TaskError:
     return TaskError(error.class_, error.code, error.message, error.details, effect_unknown=unknown)
 
 
-def _judge(item: Report, task: LockedTask, attempt: LockedAttempt, *, now: Micros) -> Settlement:
+def _judge(
+    item: Report, task: LockedTask, attempt: LockedAttempt, faults: Sequence[Misfit], *, now: Micros
+) -> Settlement:
     """Turn a report on a RUNNING attempt into a decision, by the recovery table."""
     if item.outcome is Outcome.SUCCEEDED:
         if item.output_fault is not None:
-            return Settlement(task, _unusable(item.output_fault, attempt.recovery), attempt, AttemptState.FAILED)
+            unusable = _unusable(item.output_fault, attempt.recovery, faults)
+            return Settlement(task, unusable, attempt, AttemptState.FAILED, failed=1)
         return Settlement(task, Finish(TaskState.SUCCEEDED), attempt, AttemptState.SUCCEEDED)
     ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
     match item.outcome:
@@ -195,22 +238,27 @@ def _judge(item: Report, task: LockedTask, attempt: LockedAttempt, *, now: Micro
             decision = on_failure(ending, _task_error(reported))
             return Settlement(task, decision, attempt, AttemptState.FAILED, failed=1)
         case Outcome.CANCELLED:
-            return Settlement(task, on_cancelled(ending), attempt, AttemptState.CANCELLED)
+            cancelled = on_cancelled(ending)
+            failed = int(cancelled != Finish(TaskState.CANCELLED))
+            return Settlement(task, cancelled, attempt, AttemptState.CANCELLED, failed=failed)
         case Outcome.RETURNED:
             returned = on_returned(ending, ran=item.ran)
-            lost = int(item.ran and isinstance(returned, Retry))
+            lost = int(item.ran and isinstance(returned, Retry | Park))
             return Settlement(task, returned, attempt, AttemptState.RETURNED, lost=lost)
         case Outcome.DEFERRED:
             deferred = on_deferred(ending, item.retry_after_micros)
             return Settlement(task, deferred, attempt, AttemptState.DEFERRED, deferred=1)
 
 
-def _unusable(fault: RejectCode, safety: RecoverySafety) -> Decision:
+def _unusable(fault: RejectCode, safety: RecoverySafety, faults: Sequence[Misfit]) -> Decision:
     """Judge a success whose output can't be stored: what happened is known, what came out is lost."""
-    message = (
-        f"the output is over {limits.OUTPUT_BYTES_MAX} bytes; return a reference to it"
-        if fault is RejectCode.OUTPUT_TOO_LARGE
-        else "the output is not strict JSON"
-    )
-    error = TaskError(ErrorClass.NON_RETRYABLE, fault, message)
+    match fault:
+        case RejectCode.OUTPUT_TOO_LARGE:
+            message = f"the output is over {limits.OUTPUT_BYTES_MAX} bytes; return a reference to it"
+        case RejectCode.OUTPUT_MISMATCH:
+            message = f"the output does not fit the type's result schema at {faults[0].pointer or '/'}"
+        case _:
+            message = "the output is not strict JSON"
+    details = [{"pointer": misfit.pointer, "message": misfit.message} for misfit in faults] or None
+    error = TaskError(ErrorClass.NON_RETRYABLE, fault, message, details)
     return Finish(TaskState.FAILED, error) if safety is RecoverySafety.REPLAY_SAFE else Park(error)

@@ -22,12 +22,75 @@ class RetryPolicy(Struct, frozen=True):
     backoff_micros_max: Micros = limits.BACKOFF_MICROS_CAP_DEFAULT
 
 
+class RetryWish(Struct, frozen=True):
+    """What of a retry policy was said; None was not."""
+
+    attempts_max: int | None = None
+    backoff_micros: Micros | None = None
+    backoff_micros_max: Micros | None = None
+
+
+class PolicyWish(Struct, frozen=True):
+    """What of a policy was said, by a task or by its type; None was not. A whole RetryPolicy is taken as it is."""
+
+    retry: RetryPolicy | RetryWish | None = None
+    attempt_timeout_micros: Micros | None = None
+    deadline_micros: Micros | None = None
+
+
+class Policy(Struct, frozen=True):
+    """What holds for a task, frozen when it is accepted."""
+
+    retry: RetryPolicy = RetryPolicy()
+    attempt_timeout_micros: Micros = limits.ATTEMPT_TIMEOUT_MICROS_DEFAULT
+    deadline_micros: Micros = limits.DEADLINE_MICROS_DEFAULT
+
+
+_DEFAULT = Policy()
+
+
+def policy_of(said: PolicyWish, by_type: PolicyWish | None = None) -> Policy:
+    """Settle a policy: what the task says, else what its type says, else the defaults.
+
+    Raises InvalidRequest for a longest back-off below the first one.
+    """
+    kind = by_type or PolicyWish()
+    timeout, deadline = said.attempt_timeout_micros, said.deadline_micros
+    if timeout is None:
+        timeout = kind.attempt_timeout_micros or _DEFAULT.attempt_timeout_micros
+    if deadline is None:
+        deadline = kind.deadline_micros or _DEFAULT.deadline_micros
+    return Policy(_retry_of(said.retry, kind.retry), timeout, deadline)
+
+
+def _retry_of(said: RetryPolicy | RetryWish | None, by_type: RetryPolicy | RetryWish | None) -> RetryPolicy:
+    for whole in (said, None if said is not None else by_type):
+        if isinstance(whole, RetryPolicy):
+            return whole
+    wishes = [wish for wish in (said, by_type) if isinstance(wish, RetryWish)]
+    attempts = next((wish.attempts_max for wish in wishes if wish.attempts_max is not None), None)
+    backoff = next((wish.backoff_micros for wish in wishes if wish.backoff_micros is not None), None)
+    longest = next((wish.backoff_micros_max for wish in wishes if wish.backoff_micros_max is not None), None)
+    default = _DEFAULT.retry
+    first = default.backoff_micros if backoff is None else backoff
+    if longest is None:
+        longest = max(default.backoff_micros_max, first)
+    elif backoff is None:
+        first = min(first, longest)
+    if longest < first:
+        raise InvalidRequest("backoff_seconds_max is below backoff_seconds", pointer="/retry/backoff_seconds_max")
+    return RetryPolicy(default.attempts_max if attempts is None else attempts, first, longest)
+
+
 class TaskRequest(Struct, frozen=True, kw_only=True):
     """One task as asked for. Instants and spans in microseconds; `params` is JSON text as it was sent.
 
     `queue` is the queue's name. `available_at` and `delay_micros` exclude each other. `owner` is set for a workflow's
     tasks only. `task_id` is given by callers that must know it before (the engine); else one is minted.
     `retry_of`, `operation_id` and `fencing_base` continue the line of an ended task. `gate_id` is its owner's instance.
+    What of the policy is None is the registered type's to say. With `type_revision_id` that revision of the type is
+    frozen and the params, accepted under it before, are not checked again. `verifies` is the task under review that it
+    is to find out about: it is exempt from limits of unfinished tasks. `redact` is a JSON list of masked paths.
     """
 
     namespace_id: bytes
@@ -41,10 +104,10 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
     start_deadline_at: Micros | None = None
     start_within_micros: Micros | None = None
     deadline_at: Micros | None = None
-    deadline_micros: Micros = limits.DEADLINE_MICROS_DEFAULT
-    attempt_timeout_micros: Micros = limits.ATTEMPT_TIMEOUT_MICROS_DEFAULT
+    deadline_micros: Micros | None = None
+    attempt_timeout_micros: Micros | None = None
     priority: int = limits.PRIORITY_DEFAULT
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy | RetryWish | None = None
     business_key: str | None = None
     labels: str | None = None
     concurrency_keys: tuple[str, ...] = ()
@@ -57,6 +120,18 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
     operation_id: bytes | None = None
     fencing_base: int = 0
     task_id: bytes | None = None
+    type_revision_id: bytes | None = None
+    verifies: bytes | None = None
+    redact: str | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Say whether it leaves its whole policy to its type and the defaults."""
+        return self.retry is None and self.attempt_timeout_micros is None and self.deadline_micros is None
+
+    def policy_wish(self) -> PolicyWish:
+        """Return what it says of its policy."""
+        return PolicyWish(self.retry, self.attempt_timeout_micros, self.deadline_micros)
 
 
 class Times(Struct, frozen=True):
@@ -67,8 +142,11 @@ class Times(Struct, frozen=True):
     deadline_at: Micros
 
 
-def times_of(request: TaskRequest, *, now: Micros) -> Times:
-    """Resolve a request's times; raises InvalidRequest naming the field that has already passed."""
+def times_of(request: TaskRequest, *, deadline_micros: Micros, now: Micros) -> Times:
+    """Resolve a request's times; `deadline_micros` is the span to a deadline that it does not name itself.
+
+    Raises InvalidRequest naming the field that has already passed.
+    """
     if request.available_at is not None and request.available_at < now - limits.PAST_TOLERANCE_MICROS:
         message = "available_at is more than 60 s in the past"
         raise InvalidRequest(message, pointer="/available_at")
@@ -79,9 +157,7 @@ def times_of(request: TaskRequest, *, now: Micros) -> Times:
         message = "deadline_at has passed"
         raise InvalidRequest(message, pointer="/deadline_at")
     available_at = request.available_at if request.available_at is not None else now + (request.delay_micros or 0)
-    deadline_at = (
-        request.deadline_at if request.deadline_at is not None else max(now, available_at) + request.deadline_micros
-    )
+    deadline_at = request.deadline_at if request.deadline_at is not None else max(now, available_at) + deadline_micros
     if deadline_at > now + limits.DEADLINE_MICROS_MAX:
         message = "deadline_at is more than 400 days ahead"
         raise InvalidRequest(message, pointer="/deadline_at")

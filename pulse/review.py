@@ -92,7 +92,7 @@ def retry_now(tx: Transaction, namespace_id: bytes, actor: Actor, decided: Decid
         raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
     if successor_find(tx, task.id) is not None:
         raise StateConflict("the task has a successor; retry that one")
-    (outcome,) = tasks_submit(tx, [Submit(_successor(tx, task))], around.on_ready)
+    (outcome,) = tasks_submit(tx, [Submit(_successor(tx, task))], around)
     if isinstance(outcome, OrbitError):
         raise outcome
     now = tx.now()
@@ -179,4 +179,6 @@ def _successor(tx: Transaction, task: LockedTask) -> TaskRequest:
         retry_of=task.id,
         operation_id=task.operation_id or task.id,
         fencing_base=task.fencing_base + task.starts_count,
+        type_revision_id=task.type_revision_id,
+        redact=row.redact,
     )

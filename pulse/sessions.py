@@ -31,6 +31,14 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerRefusal:
+    """A handler that contradicts what its type is registered as; it is given nothing."""
+
+    handler: Handler
+    registered: RecoverySafety
+
+
+@dataclass(frozen=True, slots=True)
 class SessionHello:
     """A worker's declaration; `queues` are names within the credential's range."""
 
@@ -91,6 +99,7 @@ class Session:
         self.outbox = outbox
         self.lanes: Mapping[bytes, RecoverySafety] = {}
         self.places: Mapping[bytes, Place] = {}
+        self.refused: Sequence[HandlerRefusal] = ()
         self.is_draining = False
         self.is_unresponsive = False
         self._capacity = hello.capacity

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orbit.store.journal import EventRecord, events_insert
+from pulse.catalog import Catalog
 from pulse.keys import keys_release
 from pulse.listener import TaskChange, TaskListener, TaskOwner
 from pulse.policy import Decision, Finish, Park, Requeue, Retry, TaskError
@@ -24,6 +25,7 @@ from pulse.store.gate import gates_leave
 from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.rows import LockedAttempt, LockedTask, ready_key
 from pulse.store.settle import AttemptEnd, TaskWrite, attempts_end, tasks_write
+from pulse.store.verification import verifications_answer, verifications_insert
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -54,6 +56,7 @@ class Surroundings(Protocol):
     """Whom changes are told: owners' listeners inside the transaction, and this process's dispatcher after it."""
 
     listeners: list[TaskListener]
+    catalog: Catalog
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         """Hear of lanes in which something may be claimed, with the lowest new place in each (NOTHING_NEW: none)."""
@@ -69,6 +72,9 @@ class Surroundings(Protocol):
 
     def on_keys_free(self) -> None:
         """Hear that a concurrency key may have room for tasks that wait for it: wake-ups are there to be followed."""
+
+    def on_verification(self) -> None:
+        """Hear that a verification is wanted or answered."""
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Hear of running tasks whose workers should be asked to stop, and why."""
@@ -97,12 +103,13 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
     ready_rows, delayed_rows = _placements(writes)
     ready_insert(tx, ready_rows)
     delayed_insert(tx, delayed_rows)
-    events = [_event(write) for write in writes if write.state in _EVENT_OF or write.is_retry]
+    events = [_event(tx, write, around) for write in writes if write.state in _EVENT_OF or write.is_retry]
     events_insert(tx, events, now=now)
     changes = [change for write in writes if (change := _change(write)) is not None]
     if changes:
         for listener in around.listeners:
             listener.tasks_changed(tx, changes)
+    _verify(tx, settlements, writes, around, now=now)
     _leave_gates(tx, settlements, around)
     keys_release(tx, [item.task for item in settlements if item.attempt is not None], around.on_keys_free)
     usage_move(tx, _usage_moves(settlements))
@@ -163,6 +170,35 @@ def _leave_gates(tx: Transaction, settlements: Sequence[Settlement], around: Sur
             listener.gate_quiet(tx, gate_id)
 
 
+def _verify(
+    tx: Transaction,
+    settlements: Sequence[Settlement],
+    writes: Sequence[TaskWrite],
+    around: Surroundings,
+    *,
+    now: Micros,
+) -> None:
+    """Want verifications of what goes under review, and note those that have ended; most batches have neither."""
+    parked = [
+        (item.task, item.attempt)
+        for item in settlements
+        if isinstance(item.decision, Park)
+        and item.decision.is_verifiable
+        and item.attempt is not None
+        and item.task.type_revision_id is not None
+    ]
+    ended = [
+        write.task.id
+        for write in writes
+        if write.task.source_kind == SourceKind.VERIFICATION and write.state is not TaskState.WAITING
+    ]
+    verifications_insert(tx, parked, now=now)
+    if ended:
+        verifications_answer(tx, ended, now=now)
+    if parked or ended:
+        tx.after_commit(around.on_verification)
+
+
 def _text(error: TaskError | None) -> str | None:
     return None if error is None else error.as_text()
 
@@ -186,9 +222,12 @@ def _placements(writes: Sequence[TaskWrite]) -> tuple[list[dict[str, Any]], list
     return ready_rows, delayed_rows
 
 
-def _event(write: TaskWrite) -> EventRecord:
+def _event(tx: Transaction, write: TaskWrite, around: Surroundings) -> EventRecord:
     name = "task.retry_scheduled" if write.is_retry else _EVENT_OF[write.state]
-    data = "{}" if write.error is None else f'{{"error":{write.error}}}'
+    error = write.error
+    if error is not None and write.task.type_revision_id is not None:
+        error = around.catalog.revision(tx, write.task.type_revision_id).error_shown(error)
+    data = "{}" if error is None else f'{{"error":{error}}}'
     return EventRecord(write.task.namespace_id, name, write.task.id, write.task.revision + 1, data)
 
 

@@ -75,6 +75,7 @@ class RecoverySafety(StrEnum):
     """What may be done with an unknown outcome of a task type."""
 
     REPLAY_SAFE = "REPLAY_SAFE"  # may run again, also while an earlier attempt still runs
+    VERIFY = "VERIFY"  # another task finds out first; a person decides what that can't tell
     MANUAL = "MANUAL"  # a person decides; every type that declares nothing
 
 
@@ -94,6 +95,7 @@ class SourceKind(StrEnum):
     API = "API"
     WORKFLOW = "WORKFLOW"
     RETRY = "RETRY"
+    VERIFICATION = "VERIFICATION"
 
 
 class BatchState(StrEnum):
@@ -111,3 +113,22 @@ class ItemState(StrEnum):
     DONE = "DONE"  # the operation was carried out
     REFUSED = "REFUSED"  # it was not: the outcome says why, as a request for this one would have been answered
     STOPPED = "STOPPED"  # the batch was stopped before its turn
+
+
+class VerificationState(StrEnum):
+    """Where the verification of an unknown outcome is."""
+
+    WANTED = "WANTED"  # the review is open, its task is still to be made
+    OPEN = "OPEN"  # its task waits or runs
+    ANSWERED = "ANSWERED"  # its task has ended; the answer is still to be applied
+    SETTLED = "SETTLED"  # over: see the outcome
+
+
+class VerificationOutcome(StrEnum):
+    """What came of a verification. All but the first two leave the review to a person."""
+
+    EXECUTED = "EXECUTED"  # the effect happened: the task has succeeded
+    NOT_EXECUTED = "NOT_EXECUTED"  # it did not: the task is tried again, or has ended for want of budget
+    UNKNOWN = "UNKNOWN"  # the verifier could not tell
+    FAILED = "FAILED"  # the verification itself failed, or its answer was none
+    SUPERSEDED = "SUPERSEDED"  # the review was settled before: the answer is evidence only

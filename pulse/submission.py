@@ -9,7 +9,7 @@ as they came.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,11 @@ from orbit.jsontext import dumps
 from orbit.store.journal import EventRecord, events_insert
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
+from pulse.catalog import Catalog
 from pulse.fairness import Arrival, fair_places
 from pulse.quotas import backlog_rooms
-from pulse.requests import TaskRequest, Times, times_of
-from pulse.settle import lowest_by_lane
+from pulse.requests import Policy, TaskRequest, Times, policy_of, times_of
+from pulse.settle import Surroundings, lowest_by_lane
 from pulse.states import SourceKind, TaskState, WaitReason
 from pulse.store.counters import backlog_lock, backlog_move, backlog_take
 from pulse.store.gate import gates_lock
@@ -36,13 +37,11 @@ from pulse.store.lanes import LaneKey, delayed_insert, lane_create, lanes_count,
 from pulse.store.queue import queue_ids
 from pulse.store.rows import dispatch_at
 from pulse.store.submit import tasks_insert
+from pulse.type_revision import TypeRevision
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Database, Transaction
-
-
-OnReady = Callable[[Mapping[bytes, "Micros"]], None]
 
 
 class Submit(Struct, frozen=True):
@@ -56,6 +55,9 @@ class Submit(Struct, frozen=True):
     is_gate_open: bool = False
 
 
+_DEFAULT = Policy()
+
+
 @dataclass(slots=True)
 class _Draft:
     """An item on its way through one transaction."""
@@ -65,6 +67,8 @@ class _Draft:
     queue_id: bytes = b""
     lane_id: bytes = b""
     answer: dict[str, Any] | None = None
+    policy: Policy = _DEFAULT
+    kind: TypeRevision | None = None
     times: Times | None = None
     is_held: bool = False
     fair_at: Micros | None = None
@@ -79,17 +83,17 @@ class BacklogShort(Exception):
     """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
 
 
-def tasks_accept(database: Database, submits: Sequence[Submit], on_ready: OnReady) -> list[Answer | OrbitError]:
+def tasks_accept(database: Database, submits: Sequence[Submit], around: Surroundings) -> list[Answer | OrbitError]:
     """Accept a batch in one transaction of its own; one outcome for each item, in order."""
     try:
-        return database.transaction(lambda tx: _accept_roomy(tx, submits, on_ready))
+        return database.transaction(lambda tx: _accept_roomy(tx, submits, around))
     except BacklogShort:
-        return database.transaction(lambda tx: tasks_submit(tx, submits, on_ready))
+        return database.transaction(lambda tx: tasks_submit(tx, submits, around))
 
 
-def _accept_roomy(tx: Transaction, submits: Sequence[Submit], on_ready: OnReady) -> list[Answer | OrbitError]:
+def _accept_roomy(tx: Transaction, submits: Sequence[Submit], around: Surroundings) -> list[Answer | OrbitError]:
     places: Counter[bytes] = Counter()
-    outcomes = tasks_submit(tx, submits, on_ready, places=places)
+    outcomes = tasks_submit(tx, submits, around, places=places)
     places_take(tx, places)
     return outcomes
 
@@ -106,7 +110,7 @@ def places_take(tx: Transaction, places: Mapping[bytes, int]) -> None:
 def tasks_submit(
     tx: Transaction,
     submits: Sequence[Submit],
-    on_ready: OnReady,
+    around: Surroundings,
     *,
     places: Counter[bytes] | None = None,
     now: Micros | None = None,
@@ -119,6 +123,7 @@ def tasks_submit(
     drafts = [_Draft(submit, submit.request.task_id or new_id()) for submit in submits]
     _replay(tx, drafts)
     _find_queues(tx, drafts)
+    _find_types(tx, drafts, around.catalog)
     now = tx.now() if now is None else now
     _resolve_times(drafts, now=now)
     _find_lanes(tx, drafts, now=now)
@@ -133,7 +138,7 @@ def tasks_submit(
     for draft in accepted:
         draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
     if entries:
-        tx.after_commit(lambda: on_ready(lowest_by_lane(entries)))
+        tx.after_commit(lambda: around.on_ready(lowest_by_lane(entries)))
     return _settle_twins(drafts)
 
 
@@ -207,11 +212,33 @@ def _find_queues(tx: Transaction, drafts: Sequence[_Draft]) -> None:
                 draft.queue_id = queue_id
 
 
+def _find_types(tx: Transaction, drafts: Sequence[_Draft], catalog: Catalog) -> None:
+    """Settle each task's policy and check its params, by what its type is registered as."""
+    catalog.freshen(tx)
+    for draft in drafts:
+        if not draft.is_open:
+            continue
+        request, kind = draft.submit.request, None
+        if request.type_revision_id is not None:
+            kind = catalog.revision(tx, request.type_revision_id)
+        else:
+            kind = catalog.current(request.namespace_id, request.type, request.version)
+            if kind is not None:
+                draft.outcome = kind.params_fault(request.params, request.params_version)
+        draft.kind = kind
+        if kind is None and request.is_silent:
+            continue
+        try:
+            draft.policy = policy_of(request.policy_wish(), None if kind is None else kind.policy)
+        except InvalidRequest as error:
+            draft.outcome = error
+
+
 def _resolve_times(drafts: Sequence[_Draft], *, now: Micros) -> None:
     for draft in drafts:
         if draft.is_open:
             try:
-                draft.times = times_of(draft.submit.request, now=now)
+                draft.times = times_of(draft.submit.request, deadline_micros=draft.policy.deadline_micros, now=now)
             except InvalidRequest as error:
                 draft.outcome = error
 
@@ -257,6 +284,11 @@ def _grant(tx: Transaction, drafts: Sequence[_Draft]) -> list[_Draft]:
     granted: list[_Draft] = []
     for draft in drafts:
         quota = shared.get(draft.queue_id)
+        if draft.submit.request.verifies is not None:
+            # The task that it is about holds a place already; without the verification it would hold it for ever.
+            room[draft.queue_id] -= 1
+            granted.append(draft)
+            continue
         if room[draft.queue_id] <= 0:
             draft.outcome = QueueFull()
         elif quota is not None and quota.left <= 0:
@@ -326,17 +358,17 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "state": TaskState.WAITING,
         "wait_reason": _wait_reason(draft, times, now=now),
         "priority": request.priority,
-        "attempts_max": request.retry.attempts_max,
-        "backoff_micros": request.retry.backoff_micros,
-        "backoff_micros_max": request.retry.backoff_micros_max,
-        "attempt_timeout_micros": request.attempt_timeout_micros,
+        "attempts_max": draft.policy.retry.attempts_max,
+        "backoff_micros": draft.policy.retry.backoff_micros,
+        "backoff_micros_max": draft.policy.retry.backoff_micros_max,
+        "attempt_timeout_micros": draft.policy.attempt_timeout_micros,
         "accepted_at": now,
         "available_at": times.available_at,
         "start_deadline_at": times.start_deadline_at,
         "deadline_at": times.deadline_at,
         "business_key": None if request.business_key is None else request.business_key.encode(),
         "source_kind": _source_kind(request),
-        "source_id": request.retry_of if owner is None else owner.instance_id,
+        "source_id": (request.verifies or request.retry_of) if owner is None else owner.instance_id,
         "source_step": None if owner is None else owner.step,
         "source_round": None if owner is None else owner.round,
         "retry_of": request.retry_of,
@@ -352,6 +384,9 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "concurrency_keys": _keys(request),
         "fairness_key": None if request.fairness_key is None else request.fairness_key.encode(),
         "fair_at": draft.fair_at,
+        "recovery": None if draft.kind is None else draft.kind.recovery,
+        "type_revision_id": None if draft.kind is None else draft.kind.id,
+        "redact": request.redact,
     }
 
 
@@ -371,6 +406,8 @@ def _wait_reason(draft: _Draft, times: Times, *, now: Micros) -> WaitReason:
 def _source_kind(request: TaskRequest) -> SourceKind:
     if request.owner is not None:
         return SourceKind.WORKFLOW
+    if request.verifies is not None:
+        return SourceKind.VERIFICATION
     return SourceKind.API if request.retry_of is None else SourceKind.RETRY
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from orbit.clock import SECOND, Micros, to_rfc3339
 from orbit.errors import NotFound
-from orbit.jsontext import Json
+from orbit.jsontext import Json, dumps
+from orbit.redaction import Path, below, masked, path_read
 from pulse.claim import window_room
 from pulse.explain import limit_details, place_details, unserved_since
 from pulse.quotas import Permits, permits_read
-from pulse.states import TaskState, WaitReason
+from pulse.states import RecoverySafety, TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
 from pulse.store.rows import dispatch_at
 from pulse.store.session import SessionRow, sessions_live
@@ -24,11 +25,14 @@ from pulse.store.task import (
     TaskRow,
     attempts_view,
     outputs_read,
+    references_read,
     task_standing,
     task_states,
     task_view,
     tasks_find,
 )
+from pulse.type_revision import ROOTS
+from pulse.verification import verifications_json
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -52,7 +56,10 @@ _SESSIONS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as shown. JSON fields are text; `output` is what the worker sent, `wait_reason` tells why it waits."""
+    """A task as shown. JSON fields are text; `output` is what the worker sent, `wait_reason` tells why it waits.
+
+    `as_json` masks what its type or its workflow hides; `output` and `row` do not.
+    """
 
     id: bytes
     namespace_id: bytes
@@ -65,10 +72,18 @@ class TaskView:
     accepted_at: Micros
     row: TaskRow
     output: bytes | None
+    output_ref: str | None = None
+    verification: dict[str, Json] | None = None
+
+    @property
+    def hidden(self) -> tuple[Path, ...]:
+        """Return the paths that are masked: of its type now and at its acceptance, and its own."""
+        texts = (self.row.redact, self.row.redact_frozen, self.row.redact_now)
+        return paths_of(texts)
 
     def as_json(self) -> dict[str, Json]:
         """Write it as the API shows it."""
-        row = self.row
+        row, hidden = self.row, self.hidden
         return {
             "id": self.id.hex(),
             "namespace_id": self.namespace_id.hex(),
@@ -79,7 +94,7 @@ class TaskView:
             "wait_reason": self.wait_reason,
             "revision": str(self.revision),
             "priority": row.priority,
-            "params": json.loads(row.params),
+            "params": masked(json.loads(row.params), below(hidden, "params")),
             "params_version": row.params_version,
             "business_key": None if row.business_key is None else row.business_key.decode(),
             "concurrency_keys": [] if row.concurrency_keys is None else json.loads(row.concurrency_keys),
@@ -106,9 +121,18 @@ class TaskView:
             "attempts_lost": row.lost_count,
             "deferrals": row.deferred_count,
             "cancel_requested_at": _instant(row.cancel_requested_at),
-            "error": None if row.error is None else json.loads(row.error),
-            "output": None if self.output is None else json.loads(self.output),
+            "recovery": row.recovery,
+            "verification": self.verification,
+            "error": None if row.error is None else masked(json.loads(row.error), below(hidden, "error")),
+            "output": None if self.output is None else masked(json.loads(self.output), below(hidden, "output")),
+            "output_ref": None if self.output_ref is None else json.loads(self.output_ref),
         }
+
+
+def paths_of(texts: Iterable[str | None]) -> tuple[Path, ...]:
+    """Read stored lists of masked paths."""
+    found = {path for text in texts if text is not None for path in json.loads(text)}
+    return tuple(path_read(path, roots=ROOTS, pointer="") for path in sorted(found))
 
 
 def _hex(identifier: bytes | None) -> str | None:
@@ -159,9 +183,31 @@ def tasks_list(tx: Transaction, wanted: TaskFilter) -> list[TaskView]:
 
 
 def attempts_list(tx: Transaction, namespace_id: bytes, task_id: bytes) -> list[AttemptView]:
-    """Read a task's attempts in order; raises NotFound."""
-    task_get(tx, namespace_id, task_id)
-    return attempts_view(tx, task_id)
+    """Read a task's attempts in order, with what is masked masked; raises NotFound."""
+    hidden = task_get(tx, namespace_id, task_id).hidden
+    return [attempt_shown(attempt, hidden) for attempt in attempts_view(tx, task_id)]
+
+
+def attempt_shown(attempt: AttemptView, hidden: Sequence[Path]) -> AttemptView:
+    """Mask an attempt's error, progress and late reports."""
+    if not hidden:
+        return attempt
+    late = tuple(
+        {
+            **report,
+            "output": _shown(report["output"], below(hidden, "output")),
+            "error": _shown(report["error"], below(hidden, "error")),
+        }
+        for report in attempt.late
+    )
+    error, progress = (
+        _shown(text, below(hidden, root)) for text, root in ((attempt.error, "error"), (attempt.progress, "progress"))
+    )
+    return replace(attempt, error=error, progress=progress, late=late)
+
+
+def _shown(text: str | bytes | None, paths: Sequence[Path]) -> Any:
+    return text if text is None or not paths else dumps(masked(json.loads(text), paths)).decode()
 
 
 def outputs_get(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, bytes]:
@@ -190,7 +236,11 @@ def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[
 
 
 def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[TaskView]:
-    outputs = outputs_read(tx, [row.id for row in rows if row.state == TaskState.SUCCEEDED])
+    succeeded = [row.id for row in rows if row.state == TaskState.SUCCEEDED]
+    outputs = outputs_read(tx, succeeded)
+    references = references_read(tx, [key for key in succeeded if outputs.get(key) in (None, b"null")])
+    verified = [row.id for row in rows if row.recovery == RecoverySafety.VERIFY and row.starts_count]
+    verifications = verifications_json(tx, verified)
     waiting = [row for row in rows if row.wait_reason == WaitReason.READY]
     usages = usage_read(tx, {row.queue_id for row in waiting}) if waiting else {}
     sessions = sessions_live(tx, namespace_id, limit=_SESSIONS_MAX) if waiting else []
@@ -213,6 +263,8 @@ def _views(tx: Transaction, namespace_id: bytes, rows: list[TaskRow]) -> list[Ta
             accepted_at=row.accepted_at,
             row=row,
             output=outputs.get(row.id),
+            output_ref=references.get(row.id),
+            verification=verifications.get(row.id),
         )
         for row in rows
     ]

@@ -122,8 +122,31 @@ class TaskError(Struct, kw_only=True, rename={"class_": "class"}):
     details: Any = None
 
 
+class Verification(Struct, kw_only=True):
+    """What another task finds out, or found out, about an unknown outcome; `outcome` is null until it is settled."""
+
+    task_id: HexId | None
+    state: str
+    outcome: str | None
+    attempt_id: HexId
+    created_at: Instant
+    settled_at: Instant | None
+
+
+class OutputReference(Struct, kw_only=True):
+    """An output that its worker keeps elsewhere."""
+
+    uri: str
+    sha256: str
+    bytes: int
+
+
 class Task(Struct, kw_only=True, rename={"type_": "type"}):
-    """A task as it is now; `attempts` counts granted Starts, `wait_reason` tells why it waits."""
+    """A task as it is now; `attempts` counts granted Starts, `wait_reason` tells why it waits.
+
+    `recovery` is the safety of its registered type, frozen; null if the type is not registered. What the type masks is
+    shown as `[redacted]`.
+    """
 
     id: HexId
     namespace_id: HexId
@@ -157,8 +180,11 @@ class Task(Struct, kw_only=True, rename={"type_": "type"}):
     attempts_lost: int
     deferrals: int
     cancel_requested_at: Instant | None
+    recovery: str | None
+    verification: Verification | None
     error: TaskError | None
     output: Any
+    output_ref: OutputReference | None
 
 
 class AcceptedTask(Struct, kw_only=True, rename={"type_": "type"}):

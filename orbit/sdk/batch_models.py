@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from orbit.sdk.models import Request
+from orbit.sdk.wire import Request
 
 
 class TaskSelection(Request, frozen=True, kw_only=True):

@@ -60,6 +60,7 @@ from orbit.sdk.models import (
 )
 from orbit.sdk.signals import SignalCalls
 from orbit.sdk.transport import Exchange, Transport
+from orbit.sdk.type_calls import TypeCalls
 from orbit.sdk.version_models import CheckResult, PublishResult
 from orbit.sdk.versions import VersionCalls
 
@@ -71,7 +72,7 @@ YAML_TYPE = "application/yaml"
 SubjectT = TypeVar("SubjectT", Task, Instance)
 
 
-class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls):
+class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls):
     """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
 
     What is not given is read from the environment: `ORBIT_URL`, `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from orbit.sdk import models
 from orbit.sdk.calls import Calls, segment
-from orbit.sdk.models import Request
 from orbit.sdk.transport import Exchange
+from orbit.sdk.wire import Request
 
 
 class ConfigureKeyRequest(Request, frozen=True, kw_only=True):

@@ -12,31 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from orbit import jsontext
+from orbit.sdk.type_models import OutputReference, Retry, Verification
 from orbit.sdk.version_models import Notice
+from orbit.sdk.wire import Request
 
 ResultT = TypeVar("ResultT")
-
-# Where null is a value of the user's, not an absence.
-_PAYLOADS = frozenset({"params", "input", "output", "payload"})
-
-
-class Request(Struct, frozen=True, kw_only=True):
-    """The root of what is sent."""
-
-    def body(self) -> bytes:
-        """Write the request. Raises TypeError or ValueError for what is not JSON: NaN, sets, lone surrogates."""
-        return jsontext.dumps(self.content())
-
-    def content(self) -> dict[str, Any]:
-        """Return the fields that were given."""
-        content: dict[str, Any] = {}
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is UNSET or (value is None and name not in _PAYLOADS):
-                continue
-            content[name] = value.content() if isinstance(value, Request) else value
-        return content
 
 
 class CreateQueueRequest(Request, frozen=True, kw_only=True):
@@ -75,14 +55,6 @@ class ConfigureApplicationRequest(Request, frozen=True, kw_only=True):
     def content(self) -> dict[str, Any]:
         """Return the fields; the revision travels as a decimal string."""
         return super().content() | {"expected_revision": str(self.expected_revision)}
-
-
-class Retry(Request, frozen=True, kw_only=True):
-    """How failed attempts are repeated."""
-
-    max_attempts: int | None = None
-    backoff_seconds: float | None = None
-    backoff_seconds_max: float | None = None
 
 
 class SubmitTask(Request, frozen=True, kw_only=True):
@@ -253,8 +225,11 @@ class Task(Struct, frozen=True, kw_only=True):
     attempts_lost: int = 0
     deferrals: int = 0
     cancel_requested_at: str | None = None
+    recovery: str | None = None
+    verification: Verification | None = None
     error: Failure | None = None
     output: Any = None
+    output_ref: OutputReference | None = None
 
     @property
     def is_finished(self) -> bool:

@@ -80,7 +80,7 @@ class StartWrite(Struct, frozen=True):
 
 
 class ResultRow(Struct, frozen=True):
-    """A report as it is kept; `output` is JSON as it was sent."""
+    """A report as it is kept; `output` is JSON as it was sent, `output_ref` JSON text of a reference."""
 
     attempt_id: bytes
     message_id: bytes
@@ -89,6 +89,7 @@ class ResultRow(Struct, frozen=True):
     meaning: bytes
     outcome: str
     output: bytes | None
+    output_ref: str | None
     error: str | None
 
 
@@ -203,6 +204,7 @@ def results_insert(tx: Transaction, rows: Sequence[ResultRow], *, now: Micros) -
                 "meaning": row.meaning,
                 "outcome": row.outcome,
                 "output": row.output,
+                "output_ref": row.output_ref,
                 "error": row.error,
                 "recorded_at": now,
             }

@@ -59,6 +59,8 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     held_since: Micros | None
     concurrency_keys: str | None
     fair_at: Micros | None
+    recovery: RecoverySafety | None
+    type_revision_id: bytes | None
 
     def budget(self) -> Budget:
         """Return what decisions need of it; the deadlines stand still while its gate is closed, unless it runs."""

@@ -26,6 +26,9 @@ _OPTIONAL = (
     "concurrency_keys",
     "fairness_key",
     "fair_at",
+    "recovery",
+    "type_revision_id",
+    "redact",
 )
 
 

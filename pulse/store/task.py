@@ -11,16 +11,37 @@ from sqlalchemy import Row, Select, and_, bindparam, func, or_, select
 from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from pulse.states import SourceKind, TaskState
-from pulse.tables import attempt, lane, queue, ready, result, session, task, verdict
+from pulse.tables import attempt, lane, queue, ready, result, session, task, task_type, type_revision, verdict
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
+_FROZEN = type_revision.alias("frozen")
+_NOW = type_revision.alias("now")
+# What is masked: by the revision under which a task was accepted, and by what its type is now.
 _VIEW = (
-    select(task, queue.c.name.label("queue"), lane.c.type, lane.c.version)
+    select(
+        task,
+        queue.c.name.label("queue"),
+        lane.c.type,
+        lane.c.version,
+        _FROZEN.c.redact.label("redact_frozen"),
+        _NOW.c.redact.label("redact_now"),
+    )
     .join(queue, queue.c.id == task.c.queue_id)
     .join(lane, lane.c.id == task.c.lane_id)
+    .join(_FROZEN, _FROZEN.c.id == task.c.type_revision_id, isouter=True)
+    .join(
+        task_type,
+        and_(
+            task_type.c.namespace_id == task.c.namespace_id,
+            task_type.c.type == lane.c.type,
+            task_type.c.version == lane.c.version,
+        ),
+        isouter=True,
+    )
+    .join(_NOW, _NOW.c.id == task_type.c.revision_id, isouter=True)
 )
 _CHOSEN = (
     select(task.c.id, task.c.revision, task.c.state, queue.c.name.label("queue"), lane.c.type, lane.c.version)
@@ -37,6 +58,12 @@ _OUTPUTS = through(select(result.c.task_id, result.c.output), result, "pulse_res
     result.c.receipt == "ACCEPTED",
     result.c.outcome == "SUCCEEDED",
     result.c.output.is_not(None),
+)
+_REFERENCES = through(select(result.c.task_id, result.c.output_ref), result, "pulse_result_by_task").where(
+    ids_in(result.c.task_id),
+    result.c.receipt == "ACCEPTED",
+    result.c.outcome == "SUCCEEDED",
+    result.c.output_ref.is_not(None),
 )
 _VOUCHED = through(select(verdict.c.task_id, verdict.c.output), verdict, "pulse_verdict_by_task").where(
     ids_in(verdict.c.task_id), verdict.c.kind == "SUCCEEDED"
@@ -67,7 +94,8 @@ _LATE = select(result.c.attempt_id, result.c.outcome, result.c.output, result.c.
 )
 
 
-TaskRow = Row[Any]  # all columns of a task, with `queue` (its name), `type` and `version`
+# All columns of a task, with `queue` (its name), `type`, `version`, and what its type masks: JSON lists or null.
+TaskRow = Row[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +222,13 @@ def outputs_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, by
     if silent:
         reported |= {row.task_id: row.output or b"null" for row in tx.rows(_VOUCHED, {"ids": silent})}
     return reported
+
+
+def references_read(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, str]:
+    """Read the references to outputs that lie elsewhere, as JSON text, of tasks that succeeded."""
+    if not task_ids:
+        return {}
+    return {row.task_id: row.output_ref for row in tx.rows(_REFERENCES, {"ids": task_ids})}
 
 
 def task_states(tx: Transaction, namespace_id: bytes, task_ids: Collection[bytes]) -> dict[bytes, str]:

@@ -5,7 +5,7 @@ import tracemalloc
 
 from definitions.compiler import Compiled, compile_definition
 from definitions.graph import TaskSpec
-from definitions.schema import with_defaults
+from orbit.schemas.soundness import with_defaults
 
 HEAD = "orbit: weave/1\nworkflow: sample\nversion: 1\ndefaults: {queue: work}\n"
 

@@ -15,6 +15,7 @@ from orbit.jsontext import Json, digest, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.cancellation import Cancel, CancelOutcome, task_cancel, tasks_cancel
+from pulse.catalog import Catalog
 from pulse.claim import Assignment, Demand, claim
 from pulse.lease import Held, RenewOutcome, release, renew
 from pulse.listener import TaskListener
@@ -33,7 +34,10 @@ from pulse.store.recount import Drift, drifts_find
 from pulse.store.session import NewSession, session_insert
 from pulse.submission import Submit, tasks_accept
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
+from pulse.task_types import TypeChange, TypePut, task_type_put
 from pulse.tasks import TaskView, task_get
+from pulse.type_revision import TypeKey
+from pulse.verification import verification_sweep
 from pulse.waker import keys_wake
 
 ROOMY = QueueSettings(paused=False, max_concurrency=100, rate_per_second=1000, max_unfinished_tasks=1000)
@@ -45,6 +49,7 @@ class Pulse:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.listeners: list[TaskListener] = []
+        self.catalog = Catalog()
         self.ended: set[bytes] = set()
         self.cancels: dict[bytes, str] = {}
         named = NamespaceName("tests", "default", "test")
@@ -68,6 +73,9 @@ class Pulse:
 
     def on_keys_free(self) -> None:
         """Nobody sleeps here: a test follows wake-ups by `sweep`."""
+
+    def on_verification(self) -> None:
+        """Verifications are swept by `sweep` only."""
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Note which workers would be asked to stop."""
@@ -115,13 +123,26 @@ class Pulse:
         plain = TaskRequest(namespace_id=self.namespace_id, queue="main", type="echo", version=1, params=b"{}")
         return structs.replace(plain, **fields)
 
+    def register(
+        self,
+        type_: str = "echo",
+        recovery: RecoverySafety = RecoverySafety.REPLAY_SAFE,
+        *,
+        expected_revision: int = 0,
+        **content: Json,
+    ) -> TypePut:
+        """Register version 1 of a task type."""
+        change = TypeChange(TypeKey(type_, 1), expected_revision, "a test", {"recovery": recovery, **content})
+        actor = self.actor()
+        return self.database.transaction(lambda tx: task_type_put(tx, self.namespace_id, actor, change, self.catalog))
+
     def submit_item(self, key: str | None = None, meaning: Json = None, **fields: object) -> Submit:
         """Make an item of a batch."""
         return Submit(self.request(**fields), self.command("task.submit", meaning, key))
 
     def submit_all(self, *items: Submit) -> list[Answer | OrbitError]:
         """Submit a batch."""
-        return tasks_accept(self.database, items, self.on_ready)
+        return tasks_accept(self.database, items, self)
 
     def submit(self, key: str | None = None, meaning: Json = None, **fields: object) -> bytes:
         """Submit one task, which is accepted, and return its id."""
@@ -190,9 +211,9 @@ class Pulse:
         items = [StartItem(known.get(a.attempt_id, new_id()), a.attempt_id, a.token) for a in assignments]
         return self.database.transaction(lambda tx: start(tx, items, self))
 
-    def run(self, *, safety: RecoverySafety = RecoverySafety.MANUAL) -> Assignment:
+    def run(self, *, safety: RecoverySafety = RecoverySafety.MANUAL, type_: str = "echo") -> Assignment:
         """Claim one task and start it."""
-        (assignment,) = self.claim(1, safety=safety)
+        (assignment,) = self.claim(1, safety=safety, type_=type_)
         outcome = self.start(assignment)
         assert outcome.granted, outcome
         return assignment
@@ -271,6 +292,8 @@ class Pulse:
             pass
         self.deadlines.run_once()
         self.follow()
+        while verification_sweep(self.database, self):
+            pass
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock and let the sweepers see it."""

@@ -34,6 +34,7 @@ from orbit.ids import new_id
 from orbit.jsontext import Json, digest, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
+from pulse.catalog import Catalog
 from pulse.claim import Assignment, Demand, claim
 from pulse.listener import TaskListener
 from pulse.placement import Seat
@@ -84,6 +85,7 @@ class Weave:
         self.types: Sequence[str] = TYPES
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
+        self.catalog = Catalog()
         self.woken = 0
         self.changed: list[bytes] = []
         load = graph_load if graph is None else (lambda *_: graph)
@@ -126,6 +128,9 @@ class Weave:
         pass
 
     def on_keys_free(self) -> None:
+        pass
+
+    def on_verification(self) -> None:
         pass
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:

@@ -149,6 +149,7 @@ class MemoryLayer:
             attempt_number=task["attempt"],
             checkpoint=task.get("progress"),
             deadline_in_micros=86_400_000_000,
+            fencing=(1 << 32) + task["attempt"],
         )
 
     # What the socket asks.

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from definitions.pattern_syntax import PatternError
-from definitions.patterns import Pattern
+from orbit.schemas.pattern_syntax import PatternError
+from orbit.schemas.patterns import Pattern
 
 ATOMS = ["a", "b", "c", ".", "[ab]", "[^a]", "[a-c]", r"\d", r"\w", r"[\W_]", r"\.", r"\x61", r"[a\-b]", "-"]
 

@@ -10,15 +10,9 @@ from referencing.exceptions import Unresolvable
 from definitions import limits
 from definitions.duration import format_duration, parse_duration
 from definitions.expression.types import BOOL, DYN, INT, NUMBER, STRING, Kind
-from definitions.schema import (
-    bad_defaults,
-    endless_reference,
-    foreign_references,
-    type_of_schema,
-    violations,
-    with_defaults,
-)
-from definitions.validation import validator_of
+from definitions.schema import type_of_schema
+from orbit.schemas.soundness import bad_defaults, endless_reference, foreign_references, violations, with_defaults
+from orbit.schemas.validation import validator_of
 
 
 @pytest.mark.parametrize(

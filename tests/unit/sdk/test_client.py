@@ -15,10 +15,10 @@ from orbit.sdk.models import (
     ConfigureQueueRequest,
     CreateQueueRequest,
     QueueResult,
-    Retry,
     StartInstance,
     SubmitTask,
 )
+from orbit.sdk.type_models import Retry
 from tests.unit.sdk.scripted_server import CUT, Script, scripted_server
 
 QUEUE = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from definitions.pattern_syntax import Anchor, Chain, Characters, Choice, PatternError, Repeat, Tree, parse_pattern
+from orbit.schemas.pattern_syntax import Anchor, Chain, Characters, Choice, PatternError, Repeat, Tree, parse_pattern
 
 POSITIONS_MAX = 1_024  # of one pattern, after its counted repetitions are written out
 _REMEMBERED_MAX = 4_096

@@ -14,8 +14,8 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 from referencing import Registry
 
-from definitions.patterns import pattern
 from orbit.jsontext import Json
+from orbit.schemas.patterns import pattern
 
 _Errors = Iterator[ValidationError]
 
