@@ -160,13 +160,12 @@ def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClos
 
 def _settle(draft: Draft) -> None:
     """Let the flow run on from what was decided, judge failures, and end the instance if that is due."""
-    judged = draft.flow.lanes.judged
     while draft.decided or draft.failures or draft.joins:
         while draft.decided and draft.state is not InstanceState.ENDING:
             decided = draft.decided.popleft()
             draft.look_at(decided)
             for target in draft.flow.outgoing[decided]:
-                if target not in draft.steps and target not in judged:
+                if target not in draft.steps:
                     _enter(draft, target)
         draft.decided.clear()
         if draft.state is InstanceState.ENDING:
@@ -221,6 +220,9 @@ def _end(draft: Draft, state: InstanceState) -> None:
 
 def _enter(draft: Draft, identifier: str) -> None:
     """Enter a node if all its incoming edges are decided: it runs if one is live, and is skipped if none is."""
+    if identifier in draft.flow.lanes.judged:
+        draft.joins[identifier] = None  # by the outcomes of its lanes, when the flow has settled
+        return
     way = _way_in(draft, identifier)
     if way is EdgeState.UNDECIDED:
         return

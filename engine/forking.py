@@ -38,7 +38,9 @@ def refusal(flow: Flow, instance: Instance, step: str) -> str | None:
 
 def kept_steps(flow: Flow, instance: Instance, step: str) -> Mapping[str, Step]:
     """Give the steps that a fork from `step` copies, by id, in the definition's order."""
-    again = _behind(flow, [step, *_undecided(flow, instance)])
+    again = _behind(flow, [step])
+    while found := [each for each in instance.steps.values() if _holds_up(flow, instance, each, again)]:
+        again |= _behind(flow, [each.id for each in found])
     return {
         identifier: instance.steps[identifier]
         for identifier in flow.nodes
@@ -72,15 +74,20 @@ def apply(draft: Draft, stimulus: Forked) -> None:
     )
 
 
-def _undecided(flow: Flow, instance: Instance) -> Iterable[str]:
-    """Name the steps of which a copy would hold the flow up."""
-    for step in instance.steps.values():
-        if step.state in _DECIDED:
-            continue
-        behind = [instance.steps.get(target) for target in flow.outgoing[step.id]]
-        was_passed = any(each is not None and each.state in _DECIDED for each in behind)
-        if not was_passed:
-            yield step.id
+def _holds_up(flow: Flow, instance: Instance, step: Step, again: set[str]) -> bool:
+    """Tell whether a copy of a step would hold up the flow, or a join that is judged again."""
+    if step.id in again or step.state in _DECIDED:
+        return False
+    joins = [block.join for block in flow.lanes.around(step.id) if block.join is not None]
+    if joins:
+        # Its failure, or that it lost, is an outcome; the nearest join that went on with it is copied with it.
+        return not any(_is_decided(instance, join) and join not in again for join in joins)
+    return not any(_is_decided(instance, target) for target in flow.outgoing[step.id])
+
+
+def _is_decided(instance: Instance, step: str) -> bool:
+    found = instance.steps.get(step)
+    return found is not None and found.state in _DECIDED
 
 
 def _was_reached(flow: Flow, instance: Instance, step: str) -> bool:

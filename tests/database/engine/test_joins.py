@@ -55,10 +55,10 @@ BROKEN = Done(error=ErrorClass.NON_RETRYABLE)
 UNKNOWN = Done(error=ErrorClass.UNKNOWN_OUTCOME)
 
 
-def begun(weave: Weave, text: str) -> tuple[bytes, dict[str, Assignment]]:
+def begun(weave: Weave, text: str, workflow: str = "race") -> tuple[bytes, dict[str, Assignment]]:
     """Start an instance and get its first tasks started; nobody has answered yet."""
     weave.publish(text)
-    instance = weave.start("race")
+    instance = weave.start(workflow)
     weave.advance()
     return instance, {str(each.task.source_step): each for each in weave.claim()}
 
@@ -230,3 +230,29 @@ def test_a_cancel_ends_losers_with_everything_else(weave: Weave) -> None:
     weave.answer(claimed["x"], GOOD)
     finish(weave)
     assert weave.get(instance)["state"] == "CANCELLED"
+
+
+def test_a_fork_copies_a_decided_join_with_its_failures_and_losers(weave: Weave) -> None:
+    for text in (SETTLED, ANY.replace("workflow: race", "workflow: other")):
+        instance, claimed = begun(weave, text, text.split("workflow: ")[1].split()[0])
+        weave.answer(claimed["x"], BROKEN)
+        weave.answer(claimed["y"], GOOD)
+        finish(weave)
+        assert weave.get(instance)["state"] == "SUCCEEDED"
+        told = weave.fork(instance, "c")
+        assert told["again"] == ["c"]
+        assert finish(weave) == ["c"]
+        fork = bytes.fromhex(told["instance"]["id"])
+        assert weave.get(fork)["state"] == "SUCCEEDED"
+        assert weave.states(fork) == weave.states(instance)
+
+
+def test_a_fork_from_within_a_block_judges_its_join_again(weave: Weave) -> None:
+    instance, claimed = begun(weave, SETTLED)
+    weave.answer(claimed["x"], BROKEN)
+    weave.answer(claimed["y"], GOOD)
+    finish(weave)
+    fork = bytes.fromhex(weave.fork(instance, "y")["instance"]["id"])
+    assert sorted(finish(weave)) == ["b", "c", "x", "y"], "what failed beside it runs again too"
+    assert weave.get(fork)["state"] == "SUCCEEDED"
+    assert weave.states(fork)["b"] == "SUCCEEDED"
