@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from orbit.database import ConnectionLimits, Database
 from pulse.claim import Assignment, Demand, claim
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import usage_read
+from pulse.waker import keys_wake
 from tests.support.pulse import Pulse
 
 SECONDS = float(os.environ.get("ORBIT_CONTENTION_SECONDS", "3"))
-CLAIMERS, FINISHERS, SUBMITTERS = 16, 16, 4
+CLAIMERS, FINISHERS, SUBMITTERS, WAKERS = 16, 16, 4, 2
 MAX_CONCURRENCY = 40
 
 
@@ -58,12 +60,24 @@ class Crowd:
 @pytest.fixture
 def crowded(database_url: str) -> Iterator[Pulse]:
     """A task layer with a connection for every thread."""
-    with closing(Database.open(database_url, ConnectionLimits(pool_size=CLAIMERS + FINISHERS + SUBMITTERS))) as opened:
+    threads = CLAIMERS + FINISHERS + SUBMITTERS + WAKERS
+    with closing(Database.open(database_url, ConnectionLimits(pool_size=threads))) as opened:
         yield Pulse(opened)
 
 
+def _fields(*, is_keyed: bool) -> dict[str, Any]:
+    """Make up what a task has beside its queue: some have keys, where keys are wanted."""
+    fields: dict[str, Any] = {"priority": random.randrange(10)}
+    if is_keyed and random.random() < 0.6:
+        fields["concurrency_keys"] = tuple(random.sample("abcdef", random.randint(1, 3)))
+    if is_keyed and random.random() < 0.3:
+        fields["fairness_key"] = random.choice("xy")
+    return fields
+
+
 @pytest.mark.databases("mariadb", "mysql")
-def test_claims_results_and_submissions_at_once_lose_and_double_nothing(crowded: Pulse) -> None:
+@pytest.mark.parametrize("is_keyed", [False, True], ids=["plain", "keyed"])
+def test_claims_results_and_submissions_at_once_lose_and_double_nothing(crowded: Pulse, *, is_keyed: bool) -> None:
     pulse, crowd = crowded, Crowd()
     queue_id = pulse.queue(max_concurrency=MAX_CONCURRENCY, rate_per_second=100_000, max_unfinished_tasks=100_000)
     running: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
@@ -73,7 +87,7 @@ def test_claims_results_and_submissions_at_once_lose_and_double_nothing(crowded:
     seat = pulse.seat(4, safety=RecoverySafety.REPLAY_SAFE)
 
     def submit() -> None:
-        answers = pulse.submit_all(*(pulse.submit_item(priority=random.randrange(10)) for _ in range(8)))
+        answers = pulse.submit_all(*(pulse.submit_item(**_fields(is_keyed=is_keyed)) for _ in range(8)))
         accepted.extend(answer.subject_id for answer in answers if not isinstance(answer, Exception))
 
     def work() -> None:
@@ -88,8 +102,7 @@ def test_claims_results_and_submissions_at_once_lose_and_double_nothing(crowded:
         active = pulse.database.transaction(lambda tx: usage_read(tx, [queue_id]))[queue_id].active
         most[0] = max(most[0], active)
 
-    numbers = iter(range(FINISHERS))
-    mine = threading.local()
+    numbers, mine = iter(range(FINISHERS)), threading.local()
 
     def finish() -> None:
         if not hasattr(mine, "number"):
@@ -105,6 +118,7 @@ def test_claims_results_and_submissions_at_once_lose_and_double_nothing(crowded:
         finished[mine.number] += 1
 
     began = time.monotonic()
+    crowd.add(WAKERS, lambda: keys_wake(pulse.database, pulse) or crowd.is_over.wait(0.02))
     crowd.add(SUBMITTERS, submit)
     crowd.add(CLAIMERS, work)
     crowd.add(FINISHERS, finish)

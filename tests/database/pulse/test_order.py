@@ -66,6 +66,16 @@ def test_r092_ten_tasks_of_one_fairness_key_are_out_within_one_round(
     print(f"{TASKS} of one key, 10 of another, {nodes} nodes: all ten within 1 round of {ROOM}")  # noqa: T201
 
 
+def test_r175_the_highest_priority_overtakes_at_most_nine_steps_of_waiting(pulse: Pulse) -> None:
+    pulse.queue()
+    old = pulse.submit(priority=0)
+    pulse.database.clock.advance(seconds_forward=9 * 30 - 5)
+    urgent = pulse.submit(priority=9)
+    pulse.database.clock.advance(seconds_forward=10)
+    late = pulse.submit(priority=9)
+    assert [item.task.id for item in pulse.claim()] == [urgent, old, late]
+
+
 def test_fair_places_are_given_when_a_task_enters_by_its_time(pulse: Pulse) -> None:
     pulse.queue()
     greedy = [pulse.submit(fairness_key="greedy", delay_micros=10 * SECOND) for _ in range(4)]
