@@ -95,7 +95,7 @@ class Node:
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
         controls = Controls(
-            database, advancer, tasks, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
+            database, advancer, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
         )
         instances = Instances(database, advancer, self.starter, self.watchers)
         forks = Forks(database, advancer, controls, version_to_start, on_started=self.runner.due_in)

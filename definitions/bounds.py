@@ -158,6 +158,11 @@ def poll(round_bounds: Bounds, rounds: Rounds, *, timeout_seconds: float) -> Bou
     )
 
 
+def child(inner: Bounds) -> Bounds:
+    """Return the bounds of a child instance; a time-out of its step can only shorten it."""
+    return sequence([inner, record()])
+
+
 def value() -> Bounds:
     """Return the bounds of a step that stores one value."""
     return Bounds(stored_bytes=VALUE_BYTES_MAX + RECORD_BYTES)

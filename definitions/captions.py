@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from definitions.duration import format_duration
 from definitions.graph import (
+    ChildSpec,
     FailSpec,
     JoinSpec,
     Node,
@@ -44,6 +45,8 @@ def _facts_of(node: Node) -> list[str]:
             return [f"until {until.source}", f"at most {format_duration(timeout)}"]
         case SignalSpec():
             return _signal(node.spec)
+        case ChildSpec(workflow=workflow, version=version, timeout_seconds=timeout):
+            return [f"{workflow}@{version}", *([] if timeout is None else [f"at most {format_duration(timeout)}"])]
         case FailSpec(code=code):
             return [code]
         case SetSpec(values=values) if isinstance(values.source, dict):

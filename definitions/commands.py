@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from definitions.graph import Graph
 
 
+with_children = click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with a child workflow that does not lie beside the definition; may be given more than once.",
+)
+
+
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -20,16 +29,20 @@ if TYPE_CHECKING:
     show_default=True,
     help="For people, for programs (one JSON object), or as annotations of a GitHub run.",
 )
-def check(files: tuple[Path, ...], form: str) -> None:
-    """Check workflow definitions and print every finding with its place; ends with 0 only if there are none."""
-    from definitions.compiler import compile_definition
+@with_children
+def check(files: tuple[Path, ...], form: str, others: tuple[Path, ...]) -> None:
+    """Check workflow definitions and print every finding with its place; ends with 0 only if there are none.
+
+    Child workflows are looked for in the files beside each definition, and in those of --with.
+    """
+    from definitions.child_files import compile_file
     from definitions.duration import format_duration
     from orbit.jsontext import dumps
 
     found = 0
     report = {}
     for file in files:
-        compiled = compile_definition(file.read_bytes())
+        compiled = compile_file(file, others)
         found += len(compiled.findings)
         report[str(file)] = [finding.to_json() for finding in compiled.findings]
         if form == "github":
@@ -67,12 +80,13 @@ def check(files: tuple[Path, ...], form: str) -> None:
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write it here, not to stdout.",
 )
-def graph(file: Path, form: str, output: Path | None) -> None:
+@with_children
+def graph(file: Path, form: str, output: Path | None, others: tuple[Path, ...]) -> None:
     """Draw the steps of the definition in FILE with their kinds, conditions and bounds."""
     from definitions.mermaid import graph_to_mermaid
     from definitions.svg import graph_to_svg
 
-    compiled = _graph_of(file)
+    compiled = _graph_of(file, others)
     drawn = graph_to_svg(compiled) if form == "svg" else graph_to_mermaid(compiled)
     if output is None:
         click.echo(drawn, nl=False)
@@ -84,7 +98,8 @@ def graph(file: Path, form: str, output: Path | None) -> None:
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
-def diff(old: Path, new: Path, as_json: bool) -> None:  # noqa: FBT001  (click's way)
+@with_children
+def diff(old: Path, new: Path, as_json: bool, others: tuple[Path, ...]) -> None:  # noqa: FBT001  (click's way)
     """Say what the definition in NEW means for running instances of the one in OLD.
 
     The verdict is same, safe, safe-at STEPS (for instances that have begun none of them), needs-mapping (steps seem to
@@ -93,7 +108,7 @@ def diff(old: Path, new: Path, as_json: bool) -> None:  # noqa: FBT001  (click's
     from definitions.diff import Verdict, diff_graphs
     from orbit.jsontext import dumps
 
-    found = diff_graphs(_graph_of(old), _graph_of(new))
+    found = diff_graphs(_graph_of(old, others), _graph_of(new, others))
     if as_json:
         click.echo(dumps(found.to_json()).decode())
     else:
@@ -105,11 +120,11 @@ def diff(old: Path, new: Path, as_json: bool) -> None:  # noqa: FBT001  (click's
     sys.exit(0 if found.verdict in {Verdict.SAME, Verdict.SAFE} else 1)
 
 
-def _graph_of(file: Path) -> "Graph":
+def _graph_of(file: Path, others: tuple[Path, ...]) -> "Graph":
     """Compile a file, or show its findings and leave."""
-    from definitions.compiler import compile_definition
+    from definitions.child_files import compile_file
 
-    compiled = compile_definition(file.read_bytes())
+    compiled = compile_file(file, others)
     if compiled.graph is None:
         click.echo(compiled.render(str(file)), err=True)
         sys.exit(1)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from definitions import limits
 from definitions.bounds import Bounds
+from definitions.child_steps import wanted_by
+from definitions.children import ChildName, Children
 from definitions.codes import Code
 from definitions.document import read_document
 from definitions.duration import format_duration
@@ -25,24 +27,34 @@ from definitions.weaver import Weaver
 from definitions.yaml_tree import read_yaml
 
 GRAPH_FORMAT = 1
+NO_CHILDREN: Children = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The outcome: a graph and no findings, or findings and no graph. `digest` is the SHA-256 of the source bytes."""
+    """The outcome: a graph and no findings, or findings and no graph. `digest` is the SHA-256 of the source bytes.
+
+    `identity` is the workflow and the version that the text says it is, `wanted` are the children that it names; both
+    are known with findings too, if the text could be read so far.
+    """
 
     graph: Graph | None
     findings: tuple[Finding, ...]
     source: str
     digest: bytes
+    identity: tuple[str, int] | None = None
+    wanted: frozenset[ChildName] = frozenset()
 
     def render(self, file: str = "definition.yaml") -> str:
         """Write all findings for people."""
         return "\n".join(finding.render(file) for finding in self.findings)
 
 
-def compile_definition(text: bytes | str) -> Compiled:
-    """Compile a definition. Never raises for bad text, and takes bounded time and memory for any."""
+def compile_definition(text: bytes | str, children: Children = NO_CHILDREN) -> Compiled:
+    """Compile a definition. Never raises for bad text, and takes bounded time and memory for any.
+
+    A child that it names and that is not among `children` is a finding.
+    """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     digest = hashlib.sha256(data).digest()
     if len(data) > limits.SOURCE_BYTES_MAX:
@@ -57,8 +69,10 @@ def compile_definition(text: bytes | str) -> Compiled:
     source = Source(decoded)
     findings = Findings(source)
     with _collector_paused():
-        graph = _compile(source, findings)
-    return Compiled(None if findings else graph, findings.sorted(), decoded, digest)
+        model = _read(source, findings)
+        graph = None if model is None else _compile(model, source, findings, children)
+    compiled = Compiled(None if findings else graph, findings.sorted(), decoded, digest)
+    return compiled if model is None else replace(compiled, identity=_identity(model), wanted=wanted_by(model.steps))
 
 
 @contextmanager
@@ -82,14 +96,17 @@ def _refused(code: Code, message: str, digest: bytes, place: tuple[int, int] = (
     return Compiled(None, findings.sorted(), "", digest)
 
 
-def _compile(source: Source, findings: Findings) -> Graph | None:
+def _read(source: Source, findings: Findings) -> DefinitionModel | None:
     tree = read_yaml(source, findings)
-    if tree is None:
-        return None
-    model = read_document(tree, findings)
-    if model is None:
-        return None
-    woven = Weaver(model, source, findings).weave()
+    return None if tree is None else read_document(tree, findings)
+
+
+def _identity(model: DefinitionModel) -> tuple[str, int] | None:
+    return None if model.workflow is None or model.version is None else (model.workflow, model.version)
+
+
+def _compile(model: DefinitionModel, source: Source, findings: Findings, children: Children) -> Graph | None:
+    woven = Weaver(model, source, findings, children).weave()
     timeout = _timeout(model, woven.bounds, findings)
     proven = replace(woven.bounds, active_seconds=min(woven.bounds.active_seconds, timeout))
     _check_bounds(model, proven, findings)
@@ -108,6 +125,7 @@ def _compile(source: Source, findings: Findings) -> Graph | None:
         on_failure=model.on_failure,
         bounds=proven,
         starts=model.starts,
+        output_schema=woven.output_schema,
     )
 
 

@@ -14,6 +14,7 @@ from definitions.scalars import positions_of
 from definitions.source import Source
 from definitions.template import TEXT_KINDS, CheckedTemplate, Template, check_template, escape
 from definitions.yaml_tree import Mapping, Scalar, Sequence, YamlNode, to_json
+from orbit.jsontext import Json
 
 
 class ExpressionCompiler:
@@ -59,10 +60,10 @@ class ExpressionCompiler:
             self._findings.add_problem(problem, positions)
         return checked, positions
 
-    def template(self, node: YamlNode | None, environment: Environment) -> CheckedTemplate:
-        """Compile a JSON value with holes; an absent one is null."""
+    def template(self, node: YamlNode | None, environment: Environment, *, absent: Json = None) -> CheckedTemplate:
+        """Compile a JSON value with holes; `absent` is what stands for one that is not written."""
         if node is None:
-            return check_template(None, environment)
+            return check_template(absent, environment)
         places = dict(self._places(node, ""))
         checked = check_template(to_json(node), environment, places)
         for located in checked.problems:

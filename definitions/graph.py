@@ -37,6 +37,7 @@ class NodeKind(StrEnum):
     SET = "SET"  # values computed from what is known
     FAIL = "FAIL"  # ends the instance FAILED
     RETURN = "RETURN"  # ends the instance SUCCEEDED
+    WORKFLOW = "WORKFLOW"  # a child instance of another published version
 
 
 class JoinPolicy(StrEnum):
@@ -175,6 +176,25 @@ class ReturnSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A child instance of a version that was resolved when the parent was published, and what it takes.
+
+    `timeout_seconds` bounds the step; None leaves it to the child's own bound, `bound_seconds`. `depth` counts the
+    children below this step, `queues` are those of all of them. `output_schema` is what is known of its output.
+    """
+
+    workflow: str
+    version: int
+    input: Template
+    timeout_seconds: float | None
+    bound_seconds: float
+    input_schema: Json
+    output_schema: Json | None
+    depth: int
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LaneSpec:
     """One lane of a FORK: a named branch, or one step of a dependency graph with the lanes that it needs."""
 
@@ -224,6 +244,7 @@ Spec = (
     | FailSpec
     | ReturnSpec
     | ForkSpec
+    | ChildSpec
     | JoinSpec
     | None
 )
@@ -258,7 +279,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A compiled workflow version. `nodes` stand in a topological order, so every edge points forward."""
+    """A compiled workflow version. `nodes` stand in a topological order, so every edge points forward.
+
+    `output_schema` is what its output is known to be; None if it never has one.
+    """
 
     format: int
     workflow: str
@@ -272,9 +296,17 @@ class Graph:
     on_failure: str  # "hold" | "fail"
     bounds: Bounds
     starts: StartRules = StartRules()
+    output_schema: Json | None = None
 
     @property
     def queues(self) -> frozenset[str]:
-        """The queues that its steps name."""
-        specs = (node.spec.task if isinstance(node.spec, PollSpec) else node.spec for node in self.nodes)
-        return frozenset(spec.queue for spec in specs if isinstance(spec, TaskSpec))
+        """The queues that its steps, and those of its children, name."""
+        return frozenset().union(*(queues_of(node) for node in self.nodes))
+
+
+def queues_of(node: Node) -> tuple[str, ...]:
+    """Name the queues that a node's tasks, or those of its child, go to."""
+    spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
+    if isinstance(spec, ChildSpec):
+        return spec.queues
+    return (spec.queue,) if isinstance(spec, TaskSpec) else ()

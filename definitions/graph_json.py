@@ -14,6 +14,7 @@ from definitions.expression import Expression, stored_expression
 from definitions.graph import (
     BranchSpec,
     Case,
+    ChildSpec,
     Edge,
     FailSpec,
     ForkSpec,
@@ -66,6 +67,7 @@ def graph_to_json(graph: Graph) -> Json:
         "on_failure": graph.on_failure,
         "bounds": asdict(graph.bounds),
         "starts": asdict(graph.starts),
+        "output_schema": graph.output_schema,
     }
 
 
@@ -88,6 +90,7 @@ def graph_from_json(document: Json) -> Graph:
         on_failure=document["on_failure"],
         bounds=Bounds(**document["bounds"]),
         starts=_starts_from_json(document.get("starts")),
+        output_schema=document.get("output_schema"),
     )
 
 
@@ -255,6 +258,18 @@ def _spec_to_json(spec: Spec) -> Document | None:
             return {"code": code, "message": _template_to_json(message)}
         case ReturnSpec(output=output):
             return {"output": _template_to_json(output)}
+        case ChildSpec():
+            return {
+                "workflow": spec.workflow,
+                "version": spec.version,
+                "input": _template_to_json(spec.input),
+                "timeout_seconds": spec.timeout_seconds,
+                "bound_seconds": spec.bound_seconds,
+                "input_schema": spec.input_schema,
+                "output_schema": spec.output_schema,
+                "depth": spec.depth,
+                "queues": list(spec.queues),
+            }
         case ForkSpec(lanes=lanes):
             return {"lanes": [{"label": lane.label, "needs": list(lane.needs)} for lane in lanes]}
         case JoinSpec(policy=policy, opens=opens, at_least=at_least):
@@ -291,6 +306,9 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
             return FailSpec(document["code"], _certain_template(document["message"]))
         case NodeKind.RETURN:
             return ReturnSpec(_certain_template(document["output"]))
+        case NodeKind.WORKFLOW:
+            changed = {"input": _certain_template(document["input"]), "queues": tuple(document["queues"])}
+            return ChildSpec(**{**document, **changed})
         case NodeKind.JOIN:
             return JoinSpec(**{**document, "policy": JoinPolicy(document["policy"])})
         case NodeKind.FORK:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from definitions.fields import Keys
 
-KINDS = ("task", "branch", "parallel", "wait", "poll", "set", "fail", "return")
-LATER_KINDS = {"foreach": "a loop over items", "workflow": "a child workflow"}
+KINDS = ("task", "branch", "parallel", "wait", "poll", "workflow", "set", "fail", "return")
+LATER_KINDS = {"foreach": "a loop over items"}
 OPTION_KEYS = frozenset(
     {"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry", "concurrency_keys"}
 )
 TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
+CHILD_KEYS = frozenset({"workflow", "input", "timeout"})
 COMMON_KEYS = frozenset({"id", "title", "when", "needs", "pause_at"})
 
 TOP = Keys(
@@ -34,9 +35,9 @@ _LATER_KEYS = {
     "redact": "values masked in reads and logs",
     **LATER_KINDS,
 }
+_OWN_KEYS = {"task": TASK_KEYS, "workflow": CHILD_KEYS}
 STEP_KEYS = {
-    kind: Keys(f"a {kind} step", COMMON_KEYS | {kind} | (TASK_KEYS if kind == "task" else frozenset()), _LATER_KEYS)
-    for kind in KINDS
+    kind: Keys(f"a {kind} step", COMMON_KEYS | {kind} | _OWN_KEYS.get(kind, frozenset()), _LATER_KEYS) for kind in KINDS
 }
 ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | frozenset(KINDS), _LATER_KEYS)
 

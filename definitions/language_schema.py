@@ -145,9 +145,23 @@ def _step(kind: str) -> Schema:
             "description": "In `parallel: {steps: ...}` only: the steps beside it that end before it begins.",
         },
         "pause_at": _described({"const": "step"}, "The instance is paused before the step runs."),
-        **(_task_values() if kind == "task" else {kind: _kind(kind)}),
+        **_own_values(kind),
     }
     return _object(keys.STEP_KEYS[kind], values, required=("id", kind))
+
+
+def _own_values(kind: str) -> dict[str, Schema]:
+    match kind:
+        case "task":
+            return _task_values()
+        case "workflow":
+            return {
+                "workflow": _described(_form(names.CHILD), "A published workflow; without a version its default one."),
+                "input": _described(_reference("value"), "The child's input; an empty object if not given."),
+                "timeout": _described(_reference("span"), "The bound of the step; the child's own one if not given."),
+            }
+        case _:
+            return {kind: _kind(kind)}
 
 
 def _kind(kind: str) -> Schema:

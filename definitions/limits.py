@@ -28,6 +28,7 @@ RESULT_ITEMS_MAX = 10_000  # of a list that an expression makes
 VALUE_BYTES_MAX = 64 * 1024  # an input, an output, what `set` and `return` compute
 VALUE_DEPTH_MAX = 32  # as strict JSON is read anywhere in Orbit
 STEPS_MAX = 1_000
+CHILD_DEPTH_MAX = 8  # children of children
 BRANCHES_MAX = 100
 CASES_MAX = 100
 IDENTIFIER_CHARACTERS_MAX = 64

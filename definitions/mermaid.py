@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from definitions.duration import format_duration
 from definitions.graph import (
     BranchSpec,
+    ChildSpec,
     FailSpec,
     Graph,
     JoinPolicy,
@@ -33,6 +34,7 @@ _SHAPES = {
     NodeKind.SET: ('["', '"]'),
     NodeKind.FAIL: ('(["', '"])'),
     NodeKind.RETURN: ('(["', '"])'),
+    NodeKind.WORKFLOW: ('[["', '"]]'),
 }
 _STATE_STYLES = {
     "SUCCEEDED": "stroke:#2c7a3f,stroke-width:3px",
@@ -86,6 +88,8 @@ def _lines_of(node: Node) -> list[str]:
             lines.append(f"wait {format_duration(seconds)}")
         case UntilSpec(until=until, timeout_seconds=timeout):
             lines.append(f"wait until {until.source}, at most {format_duration(timeout)}")
+        case ChildSpec(workflow=workflow, version=version):
+            lines.append(f"workflow {workflow}@{version}")
         case FailSpec(code=code):
             lines.append(f"fail {code}")
         case _ if node.kind in (NodeKind.SET, NodeKind.RETURN):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from definitions.children import ChildName
 from definitions.graph import JoinPolicy, StartRules
 from definitions.yaml_tree import Scalar, YamlNode
 from orbit.jsontext import Json
@@ -173,6 +174,17 @@ class ReturnModel:
     output: YamlNode | None
 
 
+@dataclass(frozen=True, slots=True)
+class ChildModel:
+    """A child workflow; `name` is None if it was wrong, its version 0 if none was written."""
+
+    name: ChildName | None
+    input: YamlNode | None
+    timeout: float | None
+    place: Place  # of the child's name
+    input_place: Place
+
+
 Kind = (
     TaskModel
     | BranchModel
@@ -184,6 +196,7 @@ Kind = (
     | SetModel
     | FailModel
     | ReturnModel
+    | ChildModel
 )
 
 

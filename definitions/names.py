@@ -36,6 +36,10 @@ TASK_TYPE = Form(
     "a task type with its version, such as `payout.submit@2`",
     Code.BAD_TASK_TYPE,
 )
+CHILD = Form(
+    re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})(?:@([1-9][0-9]{0,8}))?"),
+    "a workflow, with its version or without, such as `payout@2`",
+)
 ERROR_CODE = Form(
     re.compile(r"[A-Z][A-Z0-9_]{0,63}"),
     "capital letters, digits and `_`, such as `ORDER_REFUSED` (at most 64 characters)",

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from definitions.children import Child, ChildName, child_of
 from definitions.compiler import Compiled
 from definitions.diff import diff_graphs
-from definitions.graph import Graph
+from definitions.graph import ChildSpec, Graph
 from definitions.graph_json import UnknownGraphFormat, graph_from_json, graph_to_json
 from definitions.store import (
     VersionContent,
@@ -117,6 +118,40 @@ def version_publish(tx: Transaction, namespace_id: bytes, compiled: Compiled, ac
     if known is None:
         return Published(made, deduplicated=False)
     return Published(made, deduplicated=False, warnings=_warnings(known, graph))
+
+
+def children_read(
+    tx: Transaction, namespace_id: bytes, compiled: Compiled
+) -> tuple[dict[ChildName, Child], list[Json]]:
+    """Read the children that a definition names, and what deserves a warning about them; what is not there is absent.
+
+    A text that is published already gets the children that it was published with, whatever the defaults are now.
+    """
+    pinned = _pinned(tx, namespace_id, compiled)
+    found: dict[ChildName, Child] = {}
+    warnings: list[Json] = []
+    for name in sorted(compiled.wanted):
+        number = name.version or pinned.get(name.workflow) or workflow_default(tx, namespace_id, name.workflow)
+        version = None if number is None else version_find(tx, namespace_id, name.workflow, number=number)
+        if version is None:
+            continue
+        graph = graph_load(tx, namespace_id, name.workflow, version.version)
+        found[name] = child_of(graph, is_retired=version.state is VersionState.RETIRED and not pinned)
+        if version.state is VersionState.DEPRECATED:
+            warnings.append(deprecation_of(version))
+    return found, warnings
+
+
+def _pinned(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> dict[str, int]:
+    """Give the versions of the children with which the very same text was published before."""
+    if compiled.identity is None:
+        return {}
+    workflow, number = compiled.identity
+    earlier = version_find(tx, namespace_id, workflow, number=number)
+    if earlier is None or earlier.digest != compiled.digest:
+        return {}
+    specs = (node.spec for node in graph_load(tx, namespace_id, workflow, number).nodes)
+    return {spec.workflow: spec.version for spec in specs if isinstance(spec, ChildSpec)}
 
 
 def version_get(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> VersionSummary:

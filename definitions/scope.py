@@ -17,6 +17,7 @@ from definitions.expression.types import Kind as TypeKind
 from definitions.graph import JoinPolicy
 from definitions.model import (
     BranchModel,
+    ChildModel,
     Kind,
     ParallelModel,
     PollModel,
@@ -78,10 +79,15 @@ class Catalogue:
         for order, (step, blocks) in enumerate(_walk(steps, ())):
             self._declared.setdefault(step.id, _Declared(step, blocks, order))
         self._types: dict[str, Type] = {}
+        self._silent: set[str] = set()  # children that leave no output
 
     def learn(self, step: str, output: Type) -> None:
         """Keep the type of a step's output."""
         self._types[step] = output
+
+    def learn_silent(self, step: str) -> None:
+        """Keep that a step never has an output."""
+        self._silent.add(step)
 
     def environment(self, scope: Scope, *, input_type: Type, at: str | None, extra: dict[str, Type]) -> Environment:
         """Return what an expression of step `at` (None: the definition's output) may read."""
@@ -100,7 +106,9 @@ class Catalogue:
         if declared is None or not name:
             return None
         kind = declared.step.kind
-        if kind is not None and not isinstance(kind, (TaskModel, PollModel, SetModel, SignalModel)):
+        if kind is not None and not isinstance(kind, (TaskModel, PollModel, SetModel, SignalModel, ChildModel)):
+            return StepFacts(None, None)
+        if name in self._silent:
             return StepFacts(None, None)
         output = self._types.get(name, DYN)
         if name in scope.available or not scope.reachable:
@@ -160,6 +168,11 @@ def _walk(
             case ParallelModel(lanes=lanes):
                 for lane in lanes:
                     yield from _walk(lane.steps, (*blocks, (step.id, step.kind, lane.label)))
+
+
+def steps_within(steps: tuple[StepModel, ...]) -> Iterator[StepModel]:
+    """Give all steps of a definition, those in blocks too."""
+    return (step for step, _ in _walk(steps, ()))
 
 
 def round_roots(output: Type | None = None) -> dict[str, Type]:

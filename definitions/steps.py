@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from definitions import keys, limits, names
+from definitions.children import ChildName
 from definitions.codes import Code
 from definitions.expression.parser import KEYWORDS
 from definitions.fields import Fields, kind_of
@@ -16,6 +17,7 @@ from definitions.hints import nearest
 from definitions.model import (
     BranchModel,
     CaseModel,
+    ChildModel,
     FailModel,
     Kind,
     NeedsModel,
@@ -117,6 +119,8 @@ class StepReader:
                 return read_wait(fields)
             case "poll":
                 return self._poll(fields)
+            case "workflow":
+                return self._child(fields)
             case "set":
                 return SetModel(fields.mapping_of("set"))
             case "fail":
@@ -179,6 +183,18 @@ class StepReader:
         when = fields.scalar_of("when", required=True)
         steps = self.read_list(fields.node("steps", required=True), "`steps`", may_be_empty=True)
         return CaseModel(str(index + 1), when, steps, node.place)
+
+    def _child(self, fields: Fields) -> Kind:
+        written = fields.text("workflow", required=True, form=names.CHILD)
+        match = names.CHILD.pattern.fullmatch(written) if written else None
+        node = fields.node("input")
+        return ChildModel(
+            name=ChildName(match.group(1), int(match.group(2) or 0)) if match else None,
+            input=node,
+            timeout=fields.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX),
+            place=fields.mapping.entries["workflow"][1].place,
+            input_place=fields.mapping.place if node is None else node.place,
+        )
 
     def _poll(self, fields: Fields) -> Kind | None:
         mapping = fields.mapping_of("poll")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from definitions import bounds, joins, limits
+from definitions import bounds, child_steps, joins, limits
 from definitions.bounds import Bounds
+from definitions.children import Children, schema_of
 from definitions.codes import Code
 from definitions.expression import Environment, Expression, Type
 from definitions.expression.checker import NOTHING, Paths
@@ -37,6 +38,7 @@ from definitions.graph import (
 )
 from definitions.model import (
     BranchModel,
+    ChildModel,
     DefinitionModel,
     FailModel,
     JoinModel,
@@ -57,6 +59,7 @@ from definitions.source import Source
 from definitions.tasks import Policy, keys_of, policy_of, spec_of
 from definitions.template import Template
 from definitions.yaml_tree import YamlNode
+from orbit.jsontext import Json
 
 Frontier = list[tuple[int, str | None]]  # sources of the edges into whatever comes next, with their case
 
@@ -92,13 +95,15 @@ class Woven:
     edges: tuple[Edge, ...]
     output: Template | None
     bounds: Bounds
+    output_schema: Json | None = None
 
 
 class Weaver:
     """Walks one definition; used once."""
 
-    def __init__(self, model: DefinitionModel, source: Source, findings: Findings) -> None:
+    def __init__(self, model: DefinitionModel, source: Source, findings: Findings, children: Children) -> None:
         self._model = model
+        self._children = children
         self._findings = findings
         self._expressions = ExpressionCompiler(source, findings)
         self._catalogue = Catalogue(model.steps)
@@ -112,11 +117,13 @@ class Weaver:
         scope = Scope()
         _, total = self._block(self._model.steps, [], scope)
         output = None
+        schema: Json = {} if any(node.kind is NodeKind.RETURN for node in self._nodes) else None
         if self._model.output is not None:
-            environment = self._environment(scope, None)
-            output = self._expressions.template(self._model.output, environment).template
+            checked = self._expressions.template(self._model.output, self._environment(scope, None))
+            output = checked.template
+            schema = schema_of(checked.type) if schema is None else {}  # what a `return` gives is not compared with it
         ends = bounds.sequence([total, bounds.value(), bounds.value()])  # the instance's own input and output
-        return Woven(tuple(self._nodes), tuple(self._edges), output, ends)
+        return Woven(tuple(self._nodes), tuple(self._edges), output, ends, schema)
 
     def _environment(self, scope: Scope, at: str | None, extra: dict[str, Type] | None = None) -> Environment:
         return self._catalogue.environment(scope, input_type=self._input_type, at=at, extra=extra or {})
@@ -168,6 +175,8 @@ class Weaver:
                 return self._until(spot, until)
             case SignalModel() as signal:
                 return self._signal(spot, signal)
+            case ChildModel() as child:
+                return self._child(spot, child)
             case SetModel(values=values):
                 return self._set(spot, values)
             case FailModel(code=code, message=message):
@@ -292,6 +301,22 @@ class Weaver:
                 )
         index = self._add(spot, NodeKind.POLL, spec)
         self._succeed(spot, output)
+        return [(index, None)], part
+
+    def _child(self, spot: _Spot, child: ChildModel) -> tuple[Frontier, Bounds]:
+        environment = self._environment(spot.scope, spot.step.id)
+        found = child_steps.resolve(child, self._model, self._children, self._findings)
+        checked = self._expressions.template(child.input, environment, absent={})
+        spec, part = None, bounds.NOTHING
+        if found is not None:
+            child_steps.check_input(child, found, checked, self._findings)
+            spec = child_steps.spec_of(child, found, checked.template)
+            part = bounds.child(found.bounds)
+        index = self._add(spot, NodeKind.WORKFLOW, spec)
+        if found is not None and found.output_schema is None:
+            self._catalogue.learn_silent(spot.step.id)
+        output = None if found is None else found.output_schema
+        self._succeed(spot, DYN if output is None else type_of_schema(output))
         return [(index, None)], part
 
     # Blocks

@@ -15,7 +15,19 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
-from engine import breakpoints, forking, joining, migration, pausing, polling, recovery, signals, tasks, waiting
+from engine import (
+    breakpoints,
+    children,
+    forking,
+    joining,
+    migration,
+    pausing,
+    polling,
+    recovery,
+    signals,
+    tasks,
+    waiting,
+)
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
@@ -34,6 +46,7 @@ from engine.states import (
 )
 from engine.stimulus import (
     CancelRequested,
+    ChildQuiet,
     Forked,
     GateQuiet,
     Migrated,
@@ -79,6 +92,8 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
     if draft.state in INSTANCE_TERMINAL:
         if isinstance(stimulus, SignalReceived):
             return  # it came before the end and is left over, as the list of the instance's signals shows
+        if isinstance(stimulus, Started | CancelRequested | ChildQuiet):
+            return  # a parent's word that came too late changes nothing
         draft.record("stimulus.after_end", getattr(stimulus, "step", None), stimulus=type(stimulus).__name__)
         return
     match stimulus:
@@ -96,7 +111,7 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
                 _enter_open(draft)
         case CancelRequested():
             _cancel(draft, stimulus)
-        case PauseRequested() | GateQuiet() | ResumeRequested():
+        case PauseRequested() | GateQuiet() | ChildQuiet() | ResumeRequested():
             pausing.apply(draft, stimulus)
             if isinstance(stimulus, ResumeRequested):
                 signals.deliver(draft)
@@ -148,6 +163,8 @@ def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClos
         return
     node = draft.flow.nodes[stimulus.step]
     match stimulus:
+        case TaskEnded() if node.kind is NodeKind.WORKFLOW:
+            children.ended(draft, node, stimulus)
         case TaskEnded():
             tasks.ended(draft, node, stimulus)
         case ReviewOpened():
@@ -279,6 +296,8 @@ def _run(draft: Draft, node: Node) -> None:
             draft.succeed(node.id)
         case NodeKind.WAIT, _:
             waiting.enter(draft, node)
+        case NodeKind.WORKFLOW, _:
+            children.enter(draft, node)
         case NodeKind.SET, SetSpec() as spec:
             draft.keep(node.id, render(draft, spec.values))
             draft.succeed(node.id)
@@ -387,7 +406,8 @@ def _check_waits(instance: Instance) -> None:
         )
         return
     named = (
-        instance.state is InstanceState.NEEDS_RECOVERY
+        not instance.steps  # a child that has not begun: what lets it begin is a stimulus
+        or instance.state is InstanceState.NEEDS_RECOVERY
         or _is_paused(instance)
         or any(
             step.has_task or (step.state is StepState.WAITING and step.reason is not StepReason.JOIN)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from definitions.graph import NodeKind
+from definitions.graph import ChildSpec, NodeKind, TaskSpec
 from engine.admission import ended_places
 from engine.advance import advance
-from engine.command import CancelTask, Commands, Entry, SubmitTask, TakeSignal
+from engine.command import CancelTask, Commands, Entry, InstructChild, SubmitTask, TakeSignal
+from engine.family import Born, born, children_insert, told_to_children, told_to_parent
 from engine.flow import Flow
 from engine.formats import StateFormats
-from engine.instance import ENGINE_ERROR, SIGNALS, Failure, Instance, Step
+from engine.instance import ENGINE_ERROR, OUTPUT, SIGNALS, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer, Terms
 from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
@@ -33,7 +34,7 @@ from engine.store.limits import running_delete
 from engine.store.records import Recorded, history_insert, values_insert, values_load
 from engine.store.signals import signals_kept, signals_take
 from engine.store.steps import steps_insert, steps_update
-from engine.store.stimuli import Pending, stimuli_hold
+from engine.store.stimuli import Pending, StoredStimulus, stimuli_hold, stimuli_insert, stimuli_release
 from orbit.access import queue_not_found
 from orbit.clock import Micros, seconds
 from orbit.database import RunAgain
@@ -74,6 +75,9 @@ class Work:
     cancels: list[CancelTask] = field(default_factory=list)
     takes: list[TakeSignal] = field(default_factory=list)
     pause: str | None = None
+    instructions: list[InstructChild] = field(default_factory=list)
+    children: list[Born] = field(default_factory=list)
+    has_told: bool = False  # stimuli for parents or children were stored: there is something to do at once
     broken: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -109,7 +113,7 @@ class Advancer:
         submits = self._advance(tx, works, now, may_set_aside=True)
         while submits:
             # Once tasks are submitted an instance can't be set aside alone any more: an error ends the transaction.
-            submits = self._advance(tx, self._submit(tx, submits, terms), now, may_set_aside=False)
+            submits = self._advance(tx, self._submit(tx, submits, terms, now=now), now, may_set_aside=False)
         self._cancel(tx, works)
         self._pause(tx, works, now)
         self._write(tx, works, now)
@@ -119,6 +123,26 @@ class Advancer:
         except BacklogShort as short:
             self._careful_until = time.monotonic() + CAREFUL_SECONDS
             raise RunAgain from short
+
+    def steer(self, tx: Transaction, work: Work, stimulus: Stimulus) -> None:
+        """Advance a locked instance by a command and write what follows; then release what was set aside.
+
+        That comes after the command, so that the command never runs into an error that was set aside.
+        """
+        work.stimuli = [stimulus]
+        self.run(tx, [work], now=tx.now())
+        if work.broken is not None:
+            raise work.broken
+        before, after = work.stored.instance, work.instance
+        if before.control is not Control.ACTIVE and after.control is Control.ACTIVE:
+            self._tasks.gate_open(tx, after.id)
+        if is_set_aside(before) and not is_set_aside(after):
+            stimuli_release(tx, after.id)
+            work.has_told = True
+
+    def close_gate(self, tx: Transaction, stored: Stored) -> int:
+        """Let no task of a locked instance begin any more; return how many still run."""
+        return self._tasks.gate_close(tx, stored.origin.namespace_id, stored.instance.id)
 
     def preview(self, tx: Transaction, work: Work, *, now: Micros) -> None:
         """Advance one work once and write nothing: what a command would do, short of a refusal by Pulse."""
@@ -150,49 +174,64 @@ class Advancer:
 
     def _load_values(self, tx: Transaction, needed: Sequence[tuple[Work, frozenset[str]]]) -> None:
         _load_signals(tx, [work for work, slots in needed if SIGNALS in slots])
-        stored: list[tuple[Work, str]] = []
+        stored: list[tuple[Work, str, tuple[bytes, str]]] = []
         of_tasks: list[tuple[Work, str, bytes | None]] = []
         for work, slots in needed:
             for slot in slots - {SIGNALS}:
                 node = work.flow.nodes.get(slot)
                 if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL} and not _is_given(work, slot):
                     of_tasks.append((work, slot, work.instance.steps[slot].task_id))
+                elif node is not None and node.kind is NodeKind.WORKFLOW and not _is_given(work, slot):
+                    child_id = work.instance.steps[slot].task_id
+                    assert child_id is not None, f"step {slot} has an output and no child"
+                    stored.append((work, slot, (child_id, OUTPUT)))
                 else:
-                    stored.append((work, slot))
-        texts = values_load(tx, [(work.instance.id, slot) for work, slot in stored])
-        for work, slot in stored:
-            work.values[slot] = json.loads(texts[work.instance.id, slot])
+                    stored.append((work, slot, (work.instance.id, slot)))
+        texts = values_load(tx, [key for _, _, key in stored])
+        for work, slot, key in stored:
+            # A child may end without an output; whatever else is asked for has been kept.
+            work.values[slot] = None if key[1] == OUTPUT and key not in texts else json.loads(texts[key])
         ids = [task_id for _, _, task_id in of_tasks if task_id is not None]
         outputs = self._tasks.outputs(tx, ids) if ids else {}
         for work, slot, task_id in of_tasks:
             text = outputs.get(task_id) if task_id is not None else None
             work.values[slot] = None if text is None else json.loads(text)
 
-    def _submit(self, tx: Transaction, submits: Sequence[tuple[Work, SubmitTask]], terms: Terms) -> list[Work]:
-        """Submit tasks and return the works that have to take a refusal."""
+    def _submit(
+        self, tx: Transaction, submits: Sequence[tuple[Work, SubmitTask]], terms: Terms, *, now: Micros
+    ) -> list[Work]:
+        """Submit tasks, make children, and return the works that have to take a refusal."""
         refused: dict[int, Work] = {}
         allowed: list[tuple[Work, SubmitTask, Submit]] = []
         for work, command in submits:
-            queues = work.stored.origin.queues
-            if queues is not None and command.spec.queue not in queues:
+            queues, spec = work.stored.origin.queues, command.spec
+            if isinstance(spec, ChildSpec):
+                child = born(work.stored, work.instance, command, format_=self.formats.to_write(tx), now=now)
+                work.children.append(child)
+                if child.stored.instance.pause is not None:
+                    self.close_gate(tx, child.stored)
+                _link(work, command.step, child.stored.instance.id)
+            elif queues is not None and spec.queue not in queues:
                 _refuse(work, command, queue_not_found(), refused)
             else:
                 # Its gate closes under the lock of its row, which is held now, and only to pause it.
                 is_gate_open = work.stored.instance.control is work.instance.control is Control.ACTIVE
-                allowed.append((work, command, Submit(_request(work, command), is_gate_open=is_gate_open)))
+                allowed.append((work, command, Submit(_request(work, command, spec), is_gate_open=is_gate_open)))
         answers = self._tasks.submit(tx, [submit for _, _, submit in allowed], terms) if allowed else []
         for (work, command, submit), error in zip(allowed, answers, strict=True):
             if error is not None:
                 _refuse(work, command, error, refused)
                 continue
-            steps = dict(work.instance.steps)
-            steps[command.step] = replace(steps[command.step], task_id=submit.request.task_id)
-            work.instance = replace(work.instance, steps=steps)
+            _link(work, command.step, submit.request.task_id)
         return list(refused.values())
 
     def _cancel(self, tx: Transaction, works: Sequence[Work]) -> None:
         cancels = [
-            Cancel(command.task_id, command.reason) for work in works if work.broken is None for command in work.cancels
+            Cancel(command.task_id, command.reason)
+            for work in works
+            if work.broken is None
+            for command in work.cancels
+            if not command.is_child
         ]
         if cancels:
             self._tasks.cancel(tx, cancels)
@@ -242,11 +281,25 @@ class Advancer:
         events = [event for work in good for record in work.recorded for event in events_of(work.stored, record)]
         if events:
             events_insert(tx, events, now=now)
+        self._tell(tx, good)
+
+    def _tell(self, tx: Transaction, works: Sequence[Work]) -> None:
+        """Store new children, and what parents and children are told: pure inserts, after all that takes locks."""
+        children_insert(tx, [child for work in works for child in work.children])
+        told: list[tuple[bytes, StoredStimulus]] = []
+        for work in works:
+            found = told_to_parent(work.stored.origin, work.stored.instance, work.instance)
+            if work.cancels or work.instructions:
+                found += told_to_children(work.instance, work.cancels, work.instructions)
+            work.has_told = bool(found or work.children)
+            told += found
+        stimuli_insert(tx, told)
 
 
 def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
     """Hold instances whose advance raised: NEEDS_RECOVERY with ENGINE_ERROR, their stimuli set aside, nothing lost."""
     changed: list[tuple[Instance, Instance]] = []
+    told: list[tuple[bytes, StoredStimulus]] = []
     recorded: list[tuple[bytes, Recorded]] = []
     events: list[EventRecord] = []
     for held in helds:
@@ -265,11 +318,13 @@ def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
         )
         entry = Entry("instance.needs_recovery", None, {"error": error.to_json()})
         changed.append((before, after))
+        told += told_to_parent(held.stored.origin, before, after)
         record = Recorded(after.revision, now, (entry,))
         recorded.append((before.id, record))
         events += events_of(held.stored, record)
     instances_update(tx, changed)
     history_insert(tx, recorded)
+    stimuli_insert(tx, told)
     if events:
         events_insert(tx, events, now=now)
     stimuli_hold(tx, [entry for held in helds for entry in held.pending])
@@ -316,6 +371,7 @@ def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
     if commands.takes:
         work.takes.extend(commands.takes)
         work.values[SIGNALS] = after.values[SIGNALS]  # what was taken is gone for the advances that follow
+    work.instructions.extend(commands.instructions)
     kept = commands.values or {}
     work.kept |= kept
     work.values |= kept
@@ -329,8 +385,15 @@ def _refuse(work: Work, command: SubmitTask, error: OrbitError, refused: dict[in
     refused[id(work)] = work
 
 
-def _request(work: Work, command: SubmitTask) -> TaskRequest:
-    origin, spec = work.stored.origin, command.spec
+def _link(work: Work, step: str, task_id: bytes | None) -> None:
+    """Write in a step which task, or which child, does its work."""
+    steps = dict(work.instance.steps)
+    steps[step] = replace(steps[step], task_id=task_id)
+    work.instance = replace(work.instance, steps=steps)
+
+
+def _request(work: Work, command: SubmitTask, spec: TaskSpec) -> TaskRequest:
+    origin = work.stored.origin
     retry = RetryPolicy(
         attempts_max=spec.retry.attempts_max,
         backoff_micros=seconds(spec.retry.backoff_seconds),
@@ -379,5 +442,6 @@ def _stored_due(work: Work, now: Micros) -> Micros | None:
 
 
 def next_due(works: Iterable[Work]) -> Micros | None:
-    """Give the earliest instant at which one of these instances is due."""
-    return min((work.instance.due_at for work in works if work.instance.due_at is not None), default=None)
+    """Give the earliest instant at which one of these instances, or one that it has told something, is due."""
+    due = (0 if work.has_told else work.instance.due_at for work in works)  # what was told is due since long
+    return min((at for at in due if at is not None), default=None)

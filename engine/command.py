@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from definitions.graph import TaskSpec
+from definitions.graph import ChildSpec, TaskSpec
+from engine.stimulus import Instructed
 from orbit.clock import Micros
 from orbit.jsontext import Json
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitTask:
-    """Submit one Pulse task for a round of a step. All instants are absolute."""
+    """Submit one Pulse task for a round of a step, or start its child. All instants are absolute.
+
+    A child is to its parent what a task is: it has the step's round, its end is the end of a task, and it is asked to
+    stop in the same way.
+    """
 
     step: str
     round: int
-    spec: TaskSpec
+    spec: TaskSpec | ChildSpec
     params: Json
     start_deadline_at: Micros
     deadline_at: Micros
@@ -29,12 +34,21 @@ class SubmitTask:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Ask the unfinished task of a step to stop."""
+    """Ask the unfinished task of a step, or its child, to stop."""
 
     step: str
     round: int
     task_id: bytes
     reason: str
+    is_child: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InstructChild:
+    """Tell the unfinished child of a step something."""
+
+    child_id: bytes
+    instructed: Instructed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +84,4 @@ class Commands:
     values: Mapping[str, Json] | None = None
     history: tuple[Entry, ...] = ()
     steps: frozenset[str] = frozenset()
+    instructions: tuple[InstructChild, ...] = ()

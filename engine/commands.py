@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from definitions.commands import with_children
+
 if TYPE_CHECKING:
     from definitions.findings import Finding
     from engine.coverage import Item
@@ -33,7 +35,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="N",
     help="Run every order in which tasks can end and timers fire, N runs at most, and print in which ways it ended.",
 )
-def simulate(file: Path, script: Path, as_json: bool, runs_max: int | None) -> None:  # noqa: FBT001  (click's way)
+@with_children
+def simulate(
+    file: Path,
+    script: Path,
+    as_json: bool,  # noqa: FBT001  (click's way)
+    runs_max: int | None,
+    others: tuple[Path, ...],
+) -> None:
     """Run the definition in FILE in virtual time with scripted answers, and print all that happens.
 
     What runs is what a server runs; an hour of waiting takes no time. Ends with 1 if the definition or the script has
@@ -42,7 +51,7 @@ def simulate(file: Path, script: Path, as_json: bool, runs_max: int | None) -> N
     from engine.rehearsal import read_script, run
     from engine.script import AnswerMissing
 
-    flow = _flow(file)
+    flow = _flow(file, others)
     scenario, findings = read_script(script.read_bytes(), flow)
     if scenario is None:
         _refuse(script, findings)
@@ -71,13 +80,14 @@ def simulate(file: Path, script: Path, as_json: bool, runs_max: int | None) -> N
     default=0,
     help="Fail if less of a definition is covered, in per cent: steps, cases, skips, exhausted polls.",
 )
-def test(paths: tuple[Path, ...], min_coverage: int) -> None:
+@with_children
+def test(paths: tuple[Path, ...], min_coverage: int, others: tuple[Path, ...]) -> None:
     """Run the test files in PATHS (files, or folders with `*.test.yaml`; the current folder if none is given).
 
     A test file names its `workflow` and lists `tests`, each with `name`, `input`, `answers` and `expect`. Ends with 1
     if a test fails, a file has mistakes, or too little is covered.
     """
-    from definitions.compiler import compile_definition
+    from definitions.child_files import compile_file
     from engine.flow import Flow
     from engine.rehearsal import definition_of, differences, read_rehearsals, run
 
@@ -89,7 +99,7 @@ def test(paths: tuple[Path, ...], min_coverage: int) -> None:
         if definition is None:
             failed += _show(file, findings)
             continue
-        compiled = compile_definition(definition.read_bytes())
+        compiled = compile_file(definition, others)
         if compiled.graph is None:
             failed += _show(definition, compiled.findings)
             continue
@@ -155,11 +165,11 @@ def _test_files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def _flow(file: Path) -> Flow:
-    from definitions.compiler import compile_definition
+def _flow(file: Path, others: tuple[Path, ...]) -> Flow:
+    from definitions.child_files import compile_file
     from engine.flow import Flow
 
-    compiled = compile_definition(file.read_bytes())
+    compiled = compile_file(file, others)
     if compiled.graph is None:
         _refuse(file, compiled.findings)
     return Flow(compiled.graph)

@@ -13,15 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.batch import Advancer, Work, is_set_aside, next_due
+from engine.batch import Advancer, Work
 from engine.instance import Instance
 from engine.pausing import PAUSABLE
-from engine.ports import TaskLayer
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState
 from engine.stimulus import CancelRequested, PauseRequested, ResumeRequested, Stimulus
 from engine.store.instances import instance_lock
 from engine.store.steps import steps_load
-from engine.store.stimuli import stimuli_release
 from orbit.clock import Micros
 from orbit.database import Database
 from orbit.errors import NotFound, StateConflict, Unavailable
@@ -63,10 +61,9 @@ class Told:
 class Controls:
     """The operators' commands of a node."""
 
-    def __init__(self, database: Database, advancer: Advancer, tasks: TaskLayer, told: Told) -> None:
+    def __init__(self, database: Database, advancer: Advancer, told: Told) -> None:
         self._database = database
         self._advancer = advancer
-        self._tasks = tasks
         self._told = told
 
     def instance_cancel(self, order: Order) -> Answer:
@@ -105,7 +102,7 @@ class Controls:
             raise conflict(before)
         if before.control is not Control.ACTIVE:
             return _made(before)
-        in_flight = self._tasks.gate_close(tx, order.command.namespace_id, before.id)
+        in_flight = self._advancer.close_gate(tx, work.stored)
         self.advance(tx, work, PauseRequested(in_flight, order.reason, order.actor.name))
         audit(tx, order, "instance.pause", (shown(before), {**shown(work.instance), "in_flight": in_flight}))
         return _made(work.instance)
@@ -126,6 +123,8 @@ class Controls:
             raise conflict(before)
         if before.control is Control.ACTIVE:
             return _made(before)
+        if before.pause is not None and before.pause.with_parent:
+            raise conflict(before, "the instance is paused with its parent: resume that")
         self.advance(tx, work, ResumeRequested(order.reason, order.actor.name))
         audit(tx, order, "instance.resume", (shown(before), shown(work.instance)))
         return _made(work.instance)
@@ -136,21 +135,14 @@ class Controls:
 
     def advance(self, tx: Transaction, work: Work, stimulus: Stimulus) -> None:
         """Advance a locked instance and write what follows; then release what was set aside, if it goes on."""
-        now = tx.now()
-        work.stimuli = [stimulus]
-        self._advancer.run(tx, [work], now=now)
-        if work.broken is not None:
-            raise work.broken
-        identifier = work.instance.id
-        before = work.stored.instance
-        if before.control is not Control.ACTIVE and work.instance.control is Control.ACTIVE:
-            self._tasks.gate_open(tx, identifier)
-        if is_set_aside(before) and not is_set_aside(work.instance):
-            stimuli_release(tx, identifier)
+        self._advancer.steer(tx, work, stimulus)
+        if work.has_told:
             tx.after_commit(self._told.wake)
-        due_at = next_due([work])
+        due_at = work.instance.due_at
         if due_at is not None:
+            now = tx.now()
             tx.after_commit(lambda: self._told.due_in(due_at - now))
+        identifier = work.instance.id
         tx.after_commit(lambda: self._told.changed([identifier]))
 
     def locked(self, tx: Transaction, order: Order) -> Work:

@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from engine.command import CancelTask, Commands, Entry, SubmitTask, TakeSignal
+from definitions.graph import NodeKind
+from engine.command import CancelTask, Commands, Entry, InstructChild, SubmitTask, TakeSignal
 from engine.flow import Flow
 from engine.instance import SIGNALS, Failure, Instance, Signal, Step
 from engine.states import (
@@ -27,6 +28,7 @@ from engine.states import (
     StepReason,
     StepState,
 )
+from engine.stimulus import Instructed
 from orbit.clock import Micros
 from orbit.jsontext import Json
 
@@ -57,6 +59,7 @@ class Draft:
         self._cancels: list[CancelTask] = []
         self._takes: list[TakeSignal] = []
         self.pause_wanted: str | None = None
+        self._instructions: list[InstructChild] = []
         self._kept: dict[str, Json] = {}
         self._history: list[Entry] = []
 
@@ -185,13 +188,19 @@ class Draft:
             return
         changed = self.change(step, reason=reason)
         assert changed.task_id is not None, f"step {step.id} is {step.state} without a task"
-        self._cancels.append(CancelTask(step.id, step.round, changed.task_id, reason.value))
+        is_child = self.flow.nodes[step.id].kind is NodeKind.WORKFLOW
+        self._cancels.append(CancelTask(step.id, step.round, changed.task_id, reason.value, is_child))
         self.record("step.cancel_requested", step.id, reason=reason.value)
 
     def take_signal(self, signal: Signal, step: Step) -> None:
         """Let a wait have a stored signal, for itself alone."""
         self.values[SIGNALS] = tuple(each for each in self.values[SIGNALS] if each.id != signal.id)
         self._takes.append(TakeSignal(signal.id, step.id))
+
+    def instruct(self, step: Step, instructed: Instructed) -> None:
+        """Tell the step's child something."""
+        assert step.task_id is not None, f"step {step.id} is {step.state} without a child"
+        self._instructions.append(InstructChild(step.task_id, instructed))
 
     def begin_ending(self, ending_as: Ending, error: Failure | None) -> None:
         """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop."""
@@ -221,6 +230,7 @@ class Draft:
             self._kept or None,
             tuple(self._history),
             frozenset(self._changed),
+            tuple(self._instructions),
         )
         instance = replace(
             self.before,

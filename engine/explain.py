@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from definitions.graph import ChildSpec, NodeKind
 from engine import joining
 from engine.flow import Flow
 from engine.instance import Instance, Pause, Step
 from engine.lanes import ParallelBlock
 from engine.polling import task_spec
 from engine.signals import signal_spec
-from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, InstanceState, StepReason, StepState
+from engine.states import (
+    INSTANCE_TERMINAL,
+    STEP_UNFINISHED,
+    STEP_WITH_TASK,
+    InstanceState,
+    StepReason,
+    StepState,
+)
 from orbit.clock import to_rfc3339
 from orbit.ids import to_hex
 from orbit.jsontext import Json
@@ -31,14 +39,31 @@ class TaskLook:
     wait_reason: str | None
 
 
-def tasks_of(instance: Instance) -> list[bytes]:
+def tasks_of(flow: Flow, instance: Instance) -> list[bytes]:
     """List the tasks whose looks make the explanation better."""
-    running = [step.task_id for step in instance.steps.values() if step.state is StepState.RUNNING]
-    return [task_id for task_id in running if task_id is not None][:TASKS_SHOWN]
+    return _ids(flow, instance, of_children=False)
+
+
+def children_of(flow: Flow, instance: Instance) -> list[bytes]:
+    """List the children whose looks make the explanation better."""
+    return _ids(flow, instance, of_children=True)
+
+
+def _ids(flow: Flow, instance: Instance, *, of_children: bool) -> list[bytes]:
+    looked_at = STEP_WITH_TASK if of_children else {StepState.RUNNING}
+    found = [
+        step.task_id
+        for step in instance.steps.values()
+        if step.state in looked_at and (flow.nodes[step.id].kind is NodeKind.WORKFLOW) is of_children
+    ]
+    return [identifier for identifier in found if identifier is not None][:TASKS_SHOWN]
 
 
 def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | None = None) -> dict[str, Json]:
-    """Give the state, a sentence, and one reason for each thing that is waited for; `looks` are at tasks by id."""
+    """Give the state, a sentence, and one reason for each thing that is waited for.
+
+    `looks` are at tasks, and at children as far as they have a state, by id.
+    """
     if instance.state in INSTANCE_TERMINAL:
         ended = f"the instance has ended {instance.state.value}"
         return {"state": instance.state.value, "summary": ended, "waits_for": []}
@@ -51,6 +76,8 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
     ]
     reasons += [_step_reason(flow, step, looks or {}) for step in sorted(unfinished, key=lambda step: order[step.id])]
     reasons += [_join_reason(block, outcomes) for block, outcomes in joining.open_blocks(flow, instance)]
+    if not reasons and not instance.steps:
+        reasons.append({"kind": "RUNNER", "text": "has been started by its parent and begins at once"})
     summary = "; ".join(str(reason["text"]) for reason in reasons)
     if instance.state is InstanceState.ENDING:
         summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
@@ -62,6 +89,23 @@ def explain_newer(instance: Instance, number: int, newest: int) -> dict[str, Jso
     text = f"waits for a newer node: its state has form {number}, this node knows forms up to {newest}"
     reason = {"kind": "NEWER_NODE", "text": text, "format": number, "known": newest}
     return {"state": instance.state.value, "summary": text, "waits_for": [reason]}
+
+
+def _child_reason(spec: ChildSpec, step: Step, look: TaskLook | None) -> dict[str, Json]:
+    assert step.task_id is not None
+    child = to_hex(step.task_id)
+    form: dict[str, Json] = {"kind": "CHILD", "child_id": child, "workflow": spec.workflow, "version": spec.version}
+    text = f"step {step.id} waits for its child {child} ({spec.workflow}@{spec.version})"
+    if look is not None:
+        form |= {"child_state": look.state, "wait_reason": look.wait_reason}
+        text += f", which is {look.state}" + (f" ({look.wait_reason})" if look.wait_reason else "")
+    if step.state is StepState.NEEDS_REVIEW:
+        assert step.review_at is not None
+        form["since"] = to_rfc3339(step.review_at)
+        text += f" and waits for a person since {form['since']}"
+    if step.reason is not None:
+        text += f", and was asked to stop ({step.reason})"
+    return form | {"text": text}
 
 
 def _paused(instance: Instance, pause: Pause) -> dict[str, Json]:
@@ -123,7 +167,10 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
                 form["text"] = f"step {step.id} waits until {form['until']}"
         return form
     assert step.task_id is not None
-    spec = task_spec(flow.nodes[step.id])
+    node = flow.nodes[step.id]
+    if isinstance(node.spec, ChildSpec):
+        return form | _child_reason(node.spec, step, looks.get(step.task_id))
+    spec = task_spec(node)
     task = f"task {to_hex(step.task_id)} ({spec.type}@{spec.task_version}) on queue {spec.queue}"
     form |= {"task_id": to_hex(step.task_id), "queue": spec.queue, "round": step.round}
     if step.state is StepState.NEEDS_REVIEW:

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from definitions.expression import Expression
 from definitions.graph import (
     BranchSpec,
+    ChildSpec,
     FailSpec,
     Graph,
     JoinSpec,
@@ -62,6 +63,7 @@ class Flow:
         self.roots = tuple(node.id for node in graph.nodes if not incoming[node.id])
         self.queues = graph.queues
         self.lanes = lanes_of(graph)
+        self._child_validators: dict[str, Draft202012Validator] = {}
         self._output_validators: dict[str, Draft202012Validator | None] = {}
 
     @cached_property
@@ -96,11 +98,18 @@ class Flow:
         """Give the compiled validator of a step's output, None if it declares no schema."""
         if node.id not in self._output_validators:
             spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
-            schema = spec.output_schema if isinstance(spec, TaskSpec) else None
+            schema = spec.output_schema if isinstance(spec, TaskSpec | ChildSpec) else None
             if isinstance(spec, SignalSpec):
                 schema = spec.payload_schema
             self._output_validators[node.id] = None if schema is None else validator_of(schema)
         return self._output_validators[node.id]
+
+    def child_validator(self, node: Node) -> Draft202012Validator:
+        """Give the compiled validator of the input of a node's child."""
+        if node.id not in self._child_validators:
+            assert isinstance(node.spec, ChildSpec), f"node {node.id} has no child"
+            self._child_validators[node.id] = validator_of(node.spec.input_schema)
+        return self._child_validators[node.id]
 
     def opener(self, node: Node) -> str | None:
         """Name the block that a JOIN closes."""
@@ -109,7 +118,7 @@ class Flow:
 
 def _expressions(spec: Spec) -> list[Expression | Template | None]:
     match spec:
-        case TaskSpec():
+        case TaskSpec() | ChildSpec():
             return [spec.input]
         case PollSpec():
             return [spec.task.input, spec.done_when, spec.fail_when]

@@ -52,7 +52,7 @@ def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) 
     """Name the first step that would be run again although its effect happened or may have; None for none."""
     for step in sorted((each for each in instance.steps.values() if each.id not in kept), key=lambda e: e.entered_at):
         node = flow.nodes[step.id]
-        if node.kind is not NodeKind.TASK or step.task_id is None:
+        if node.kind not in {NodeKind.TASK, NodeKind.WORKFLOW} or step.task_id is None:
             continue
         details = {} if step.error is None else step.error.details or {}
         is_doubtful = step.error is not None and step.error.code == "OUTPUT_INVALID"

@@ -50,11 +50,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Who has paused an instance, why and when; nothing of what is timed goes on since then."""
+    """Who has paused an instance, why and when; nothing of what is timed goes on since then.
+
+    `noisy` names what still runs (its tasks, and children by step and round). `parent_paused_at` names the pause of its
+    parent with which it is paused, None if it is not; `is_own`: it was paused before, and stays so when its parent
+    goes on.
+    """
 
     reason: str
     by: str | None
     paused_at: Micros
+    noisy: tuple[str, ...] = ()
+    parent_paused_at: Micros | None = None
+    is_own: bool = False
+
+    @property
+    def with_parent(self) -> bool:
+        """Tell whether it is paused because its parent is."""
+        return self.parent_paused_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +112,9 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
     `round` numbers the step's tasks from 1 (0: none yet), so that a late answer of an earlier one is recognised.
     `due_at` is when a WAITING step goes on, `timeout_at` when its bound ends, `start_by_at` until when a full queue is
-    tried. `rounds_before` are those before a person's retry, from which a poll counts anew; `retry_of` is the task
-    whose line the current round's continues. What the definition says stays in the graph.
+    tried. `task_id` is the step's task, or its child's instance. `rounds_before` are those before a person's retry,
+    from which a poll counts anew; `retry_of` is the task whose line the current round's continues. What the definition
+    says stays in the graph.
     """
 
     id: str

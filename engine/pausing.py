@@ -9,47 +9,83 @@ The surprising rule: whatever ends an instance ends its pause first.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from definitions.graph import UntilSpec
+from engine import children
 from engine.draft import Draft
 from engine.instance import Pause, Step
 from engine.states import Control, InstanceState, StepState
-from engine.stimulus import GateQuiet, PauseRequested, ResumeRequested
+from engine.stimulus import ChildQuiet, GateQuiet, PauseRequested, ResumeRequested
 from orbit.clock import SECOND, Micros
 
+_TASKS = "@tasks"  # stands in `Pause.noisy` for whatever runs behind the instance's gate
 PAUSABLE = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY})
 
 
-def apply(draft: Draft, stimulus: PauseRequested | GateQuiet | ResumeRequested) -> None:
+def apply(draft: Draft, stimulus: PauseRequested | GateQuiet | ChildQuiet | ResumeRequested) -> None:
     """Take a pause, its becoming quiet, or its end; what is already so changes nothing."""
     match stimulus:
         case PauseRequested():
             _pause(draft, stimulus)
         case GateQuiet():
-            if draft.control is Control.PAUSING:
-                draft.steer(Control.PAUSED)
-                draft.record("instance.paused")
+            _quiet(draft, _TASKS, "instance.tasks_quiet", None)
+        case ChildQuiet():
+            # One of an earlier pause says nothing about this one.
+            if draft.pause is not None and draft.pause.paused_at == stimulus.paused_at:
+                _quiet(draft, children.token(stimulus.step, stimulus.round), "step.child_quiet", stimulus.step)
         case ResumeRequested():
             _resume(draft, stimulus)
 
 
 def _pause(draft: Draft, stimulus: PauseRequested) -> None:
-    if draft.control is not Control.ACTIVE or draft.state not in PAUSABLE:
+    if draft.state not in PAUSABLE:
         return
-    draft.steer(Control.PAUSING if stimulus.in_flight else Control.PAUSED)
-    draft.pause = Pause(stimulus.reason, stimulus.by, draft.now)
-    facts = {"reason": stimulus.reason, "by": stimulus.by}
+    if draft.pause is not None:
+        if stimulus.parent_paused_at != draft.pause.parent_paused_at and stimulus.parent_paused_at is not None:
+            is_own = draft.pause.is_own or not draft.pause.with_parent
+            draft.pause = replace(draft.pause, parent_paused_at=stimulus.parent_paused_at, is_own=is_own)
+            draft.record("instance.paused_with_parent")
+        return
+    noisy = children.follow_all(draft)
+    in_flight = stimulus.in_flight + len(noisy)
     if stimulus.in_flight:
-        draft.record("instance.pausing", in_flight=stimulus.in_flight, **facts)
+        noisy = (_TASKS, *noisy)
+    draft.steer(Control.PAUSING if noisy else Control.PAUSED)
+    draft.pause = Pause(stimulus.reason, stimulus.by, draft.now, noisy, stimulus.parent_paused_at)
+    facts = {"reason": stimulus.reason, "by": stimulus.by}
+    if noisy:
+        draft.record("instance.pausing", in_flight=in_flight, **facts)
     else:
         draft.record("instance.paused", **facts)
 
 
-def _resume(draft: Draft, stimulus: ResumeRequested) -> None:
-    if draft.pause is None:
+def _quiet(draft: Draft, token: str, kind: str, step: str | None) -> None:
+    """Note that a part of what ran is quiet; with the last one the instance is."""
+    pause = draft.pause
+    if draft.control is not Control.PAUSING or pause is None:
         return
-    since = draft.pause.paused_at
+    noisy = tuple(each for each in pause.noisy if each != token)
+    draft.pause = replace(pause, noisy=noisy)
+    if not noisy:
+        draft.steer(Control.PAUSED)
+        draft.record("instance.paused")
+    elif noisy != pause.noisy:
+        draft.record(kind, step)
+
+
+def _resume(draft: Draft, stimulus: ResumeRequested) -> None:
+    pause = draft.pause
+    if pause is None:
+        return
+    if stimulus.from_parent and pause.is_own:
+        draft.pause = replace(pause, parent_paused_at=None, is_own=False)
+        draft.record("instance.stays_paused")
+        return
+    since = pause.paused_at
     for step in draft.unfinished():
         _go_on(draft, step, since)
+    children.follow_all(draft)
     draft.steer(Control.ACTIVE)
     facts = {"reason": stimulus.reason, "by": stimulus.by}
     draft.record("instance.resumed", paused_seconds=(draft.now - since) / SECOND, **facts)

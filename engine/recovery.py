@@ -18,7 +18,7 @@ from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
 from engine.states import INSTANCE_TERMINAL, Action, Ending, InstanceState, StepReason, StepState
 from engine.stimulus import Recovered
 
-_COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET})
+_COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET, NodeKind.WORKFLOW})
 REVIEWED_FAILED = Failure("REVIEWED_FAILED", "a person judged that it failed")
 
 
@@ -34,6 +34,8 @@ def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
     state = StepState.PENDING if step is None else step.state
     if step is None or state not in {StepState.FAILED, StepState.NEEDS_REVIEW}:
         return f"step {decision.step} is {state}: only FAILED and NEEDS_REVIEW wait for a decision"
+    if state is StepState.NEEDS_REVIEW and flow.nodes[step.id].kind is NodeKind.WORKFLOW:
+        return f"the child of step {step.id} waits for a person: recover that instance"
     if state is StepState.FAILED and instance.state is not InstanceState.NEEDS_RECOVERY:
         return f"the instance is {instance.state}"
     past = None if instance.state is InstanceState.ENDING else joining.why_decided(flow, instance, step)
@@ -92,6 +94,8 @@ def needs_safety_statement(node: Node, step: Step) -> bool:
     """Tell whether a retry could repeat an effect: it happened, or nobody knows whether it did."""
     if step.state is StepState.NEEDS_REVIEW:
         return True
+    if node.kind is NodeKind.WORKFLOW:
+        return True  # what the child did before it failed would be done again
     error = step.error
     if error is None or node.kind is not NodeKind.TASK:
         return False

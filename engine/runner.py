@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,10 @@ import gevent
 from gevent.event import Event
 
 from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, is_set_aside, next_due
+from engine.children import token
 from engine.flow import Flow
-from engine.stimulus import GateQuiet, Stimulus
+from engine.obeying import obey
+from engine.stimulus import ChildQuiet, GateQuiet, Instructed, Stimulus, TaskEnded
 from engine.store.instances import Stored, instance_due_next, instances_due, instances_lock
 from engine.store.steps import steps_load
 from engine.store.stimuli import Pending, stimuli_probe, stimuli_take
@@ -64,22 +66,53 @@ class Round:
     due_in_micros: Micros | None
 
 
-def _parted(locked: Sequence[Stored], pending: dict[bytes, list[Pending]]) -> tuple[list[Held], list[Stored]]:
+@dataclass(slots=True)
+class _Parted:
+    """What is to be done with locked instances: what is set aside, and what is advanced by which stimuli."""
+
+    held: list[Held] = field(default_factory=list)
+    active: list[tuple[Stored, list[Pending], list[Stimulus]]] = field(default_factory=list)
+
+
+def _parted(locked: Sequence[Stored], pending: dict[bytes, list[Pending]]) -> _Parted:
     """Part what is set aside with its stimuli from what is advanced; a pause hears only that it has become quiet."""
-    held: list[Held] = []
-    active: list[Stored] = []
+    parted = _Parted()
     for stored in locked:
         entries = pending[stored.instance.id]
         if not is_set_aside(stored.instance):
-            active.append(stored)
-            continue
-        quiet = [entry for entry in entries if isinstance(entry.stimulus, GateQuiet)]
-        if quiet and not is_held_by_engine(stored.instance):
-            pending[stored.instance.id] = quiet
-            active.append(stored)
-            entries = [entry for entry in entries if entry not in quiet]
-        held.append(Held(stored, entries, None))
-    return held, active
+            parted.active.append((stored, entries, [_plain(entry) for entry in entries]))
+        else:
+            quiet = [entry for entry in entries if isinstance(entry.stimulus, GateQuiet | ChildQuiet)]
+            heard = [*map(_plain, quiet), *_ended_children(stored, entries)]
+            if heard and not is_held_by_engine(stored.instance):
+                parted.active.append((stored, quiet, heard))
+                entries = [entry for entry in entries if entry not in quiet]
+            parted.held.append(Held(stored, entries, None))
+    return parted
+
+
+def _instructed(found: Found) -> dict[bytes, Pending]:
+    """Find the first instruction for each instance that has one: what else came for it waits until it is obeyed."""
+    instructions = [entry for entry in found.stimuli if isinstance(entry.stimulus, Instructed)]
+    return {entry.instance_id: entry for entry in reversed(instructions)}
+
+
+def _plain(entry: Pending) -> Stimulus:
+    assert not isinstance(entry.stimulus, Instructed), "an instruction is no stimulus of the core"
+    return entry.stimulus
+
+
+def _ended_children(stored: Stored, entries: Sequence[Pending]) -> list[ChildQuiet]:
+    """List the children whose end is set aside and on whose quiet a pause still waits: an end is quiet too."""
+    pause = stored.instance.pause
+    if pause is None or not pause.noisy:
+        return []
+    ended = [entry.stimulus for entry in entries if isinstance(entry.stimulus, TaskEnded)]
+    return [
+        ChildQuiet(each.step, each.round, pause.paused_at)
+        for each in ended
+        if token(each.step, each.round) in pause.noisy
+    ]
 
 
 def _taken(tx: Transaction, locked: Sequence[Stored], found: Found) -> dict[bytes, list[Pending]]:
@@ -105,6 +138,7 @@ class Runner:
         self._stopping = False
         self._greenlet: gevent.Greenlet[[], None] | None = None
         self._found = Found((), ())
+        self._instructed: tuple[Pending, ...] = ()
         self._begin = _BEGINNING
         self._begun_at = 0.0
         self._look_for_due_at = 0.0
@@ -151,6 +185,7 @@ class Runner:
             _log.exception("runner.batch_failed", extra={"instances": len(self._found.instance_ids)})
             self._isolate(self._found, error)
             return len(self._found.instance_ids)
+        self._obey()
         self._begin = self._found.next_begin
         if is_due_time:
             self._look_for_due_at = time.monotonic() + IDLE_SECONDS
@@ -191,7 +226,7 @@ class Runner:
         due_at = next_due(works)
         if due_at is not None:
             due_in = min(due_at - now, due_in) if due_in is not None else due_at - now
-        return Round(changed, len(works), due_in)
+        return Round(changed, len(works) + len(self._instructed), due_in)
 
     def probe(self, tx: Transaction, *, is_due_time: bool) -> tuple[Found, Micros | None]:
         """Find instances to look at, without locks, and say in how many microseconds the next timer is due."""
@@ -216,18 +251,18 @@ class Runner:
     def advance(self, tx: Transaction, found: Found) -> tuple[list[Work], Micros]:
         """Lock what was found, read it again, advance it and write; what others hold or have done is left out."""
         newest = self._advancer.formats.newest
-        flows, locked = self._readable(tx, instances_lock(tx, found.instance_ids, newest=newest))
-        pending = _taken(tx, locked, found)
-        held, active = _parted(locked, pending)
-        steps = steps_load(tx, [stored.instance.id for stored in active]) if active else {}
+        instructed = _instructed(found)
+        self._instructed = tuple(instructed.values())
+        ids = [identifier for identifier in found.instance_ids if identifier not in instructed]
+        flows, locked = self._readable(tx, instances_lock(tx, ids, newest=newest) if ids else [])
+        parted = _parted(locked, _taken(tx, locked, found))
+        steps = steps_load(tx, [stored.instance.id for stored, _, _ in parted.active]) if parted.active else {}
         works = []
-        for stored in active:
+        for stored, entries, stimuli in parted.active:
             identifier = stored.instance.id
-            entries = pending[identifier]
-            stimuli: list[Stimulus] = [entry.stimulus for entry in entries]
             works.append(Work(stored.with_steps(steps[identifier]), flows[identifier], stimuli, entries))
         now = tx.now()
-        hold(tx, held, now=now)
+        hold(tx, parted.held, now=now)
         self._advancer.run(tx, works, now=now)
         return works, now
 
@@ -259,6 +294,26 @@ class Runner:
                 self._isolate(part, failed)
             else:
                 self._on_changed(half)
+                self._obey()
+
+    def _obey(self) -> None:
+        """Carry out what parents have told the instances of this round, one by one."""
+        for entry in self._instructed:
+            try:
+                work = self._database.transaction(
+                    partial(obey, advancer=self._advancer, entry=entry), pool=Pool.DISPATCH
+                )
+            except Unavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  (as in run_once)
+                _log.exception("runner.instruction_failed", extra={"instance_id": entry.instance_id})
+                self._hold(Found((entry.instance_id,), (entry,)), error)
+                continue
+            if work is not None:
+                self._on_changed([entry.instance_id])
+                if work.instance.due_at is not None:
+                    self._look_for_due_at = 0.0
+        self._instructed = ()
 
     def _hold(self, found: Found, error: Exception) -> None:
         def hold_one(tx: Transaction) -> None:

@@ -14,7 +14,7 @@ from definitions import limits, names
 from definitions.codes import Code
 from definitions.fields import Fields, Keys
 from definitions.findings import Findings
-from definitions.graph import PollSpec, TaskSpec
+from definitions.graph import ChildSpec, PollSpec, TaskSpec
 from definitions.hints import did_you_mean
 from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode, to_json
 from engine.command import SubmitTask
@@ -143,11 +143,11 @@ def _read_answers(fields: Fields, flow: Flow) -> dict[str, tuple[Answer | Refusa
     mapping = fields.mapping_of("answers")
     if mapping is None:
         return {}
-    with_task = [node.id for node in flow.graph.nodes if isinstance(node.spec, (TaskSpec, PollSpec))]
+    with_task = [node.id for node in flow.graph.nodes if isinstance(node.spec, (TaskSpec, PollSpec, ChildSpec))]
     answers = {}
     for step, (key, node) in mapping.entries.items():
         if step not in with_task:
-            message = f"there is no step `{step[:80]}` with a task"
+            message = f"there is no step `{step[:80]}` with a task or a child"
             fields.findings.at(Code.UNKNOWN_STEP, key.place, message, did_you_mean(step, with_task))
             continue
         listed = node.items if isinstance(node, Sequence) else (node,)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from definitions.graph import Graph
 from engine.batch import Advancer
-from engine.explain import TaskLook, explain, explain_newer, tasks_of
+from engine.explain import TaskLook, children_of, explain, explain_newer, tasks_of
 from engine.instance import INPUT, OUTPUT
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL, StepState
 from engine.store.instance_lists import instances_page
-from engine.store.instances import Filter, Place, Stored, instance_find
+from engine.store.instances import Filter, Place, Stored, instance_find, instances_read
 from engine.store.records import history_page, values_load
 from engine.store.steps import steps_load
 from engine.views import history_json, instance_json, steps_json
@@ -159,8 +159,8 @@ class Instances:
             if origin.format > newest and stored.instance.state not in INSTANCE_TERMINAL:
                 return explain_newer(stored.instance, origin.format, newest)
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
-            looks = {}
-            for task_id in tasks_of(stored.instance):
+            looks = _looks_at_children(tx, children_of(flow, stored.instance))
+            for task_id in tasks_of(flow, stored.instance):
                 task = task_get(tx, namespace_id, task_id)
                 looks[task_id] = TaskLook(task.state, task.wait_reason)
             return explain(flow, stored.instance, looks)
@@ -207,3 +207,14 @@ class Instances:
             for name, slot in (("input", INPUT), ("output", OUTPUT))
         }
         return stored, {**instance_json(stored), **values}
+
+
+def _looks_at_children(tx: Transaction, ids: list[bytes]) -> dict[bytes, TaskLook]:
+    """Look how children stand: their state, and the code of what they are held by."""
+    found = instances_read(tx, ids)
+    return {
+        identifier: TaskLook(
+            child.instance.state.value, None if child.instance.error is None else child.instance.error.code
+        )
+        for identifier, child in found.items()
+    }

@@ -13,6 +13,7 @@ from dataclasses import replace as replace_field
 
 from msgspec.structs import replace
 
+from definitions.graph import ChildSpec
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
@@ -23,6 +24,7 @@ from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepState
 from engine.stimulus import (
     CancelRequested,
+    ChildQuiet,
     GateQuiet,
     Outcome,
     PauseRequested,
@@ -97,8 +99,11 @@ class Outcomes:
 
 @dataclass(slots=True)
 class _Task:
+    """A task, or a child, which is played like one."""
+
     answer: Answer
     review_closes_at: Micros
+    is_child: bool
 
 
 @dataclass(order=True, slots=True)
@@ -197,15 +202,27 @@ class Simulation:
                 due.append(stimulus)
             else:
                 self._aside.append(stimulus)
-                if self.instance.control is Control.PAUSING and not self._tasks:
-                    due.append(GateQuiet())
+                if self.instance.control is Control.PAUSING:
+                    due += self._quiet(stimulus)
         return due
+
+    def _quiet(self, stimulus: Stimulus) -> list[Stimulus]:
+        """Say what has become quiet with something that a pause keeps aside."""
+        quiet: list[Stimulus] = []
+        if isinstance(stimulus, TaskEnded) and self.instance.pause is not None:
+            quiet.append(ChildQuiet(stimulus.step, stimulus.round, self.instance.pause.paused_at))
+        if not self._running():
+            quiet.append(GateQuiet())
+        return quiet
+
+    def _running(self) -> int:
+        return sum(not task.is_child for task in self._tasks.values())
 
     def _fitting(self, command: Command) -> Command | None:
         """Do the shell's part of a command; None if a server would refuse it."""
         match command:
             case PauseRequested():
-                return replace_field(command, in_flight=len(self._tasks)) if self.instance.state in PAUSABLE else None
+                return replace_field(command, in_flight=self._running()) if self.instance.state in PAUSABLE else None
             case Recovered():
                 if refusal(self._flow, self.instance, command) is not None:
                     return None
@@ -241,7 +258,7 @@ class Simulation:
             wanted = wanted or commands.pause
             stimuli = [refused for command in commands.submits if (refused := self._submit(command)) is not None]
             if not stimuli and wanted is not None:
-                stimuli, wanted = [PauseRequested(len(self._tasks), wanted)], None
+                stimuli, wanted = [PauseRequested(self._running(), wanted)], None
                 if self.resumes_after_seconds is not None:
                     self._happen(self._now + seconds(self.resumes_after_seconds), ResumeRequested(_GOES_ON))
             self.observe(self.instance)
@@ -270,8 +287,10 @@ class Simulation:
 
     def _submit(self, command: SubmitTask) -> SubmissionRefused | None:
         answer = self._script(command)
+        is_child = isinstance(command.spec, ChildSpec)
         if isinstance(answer, Refusal):
-            return SubmissionRefused(command.step, command.round, answer.error, answer.retryable)
+            # A child is a row of the parent's own transaction: no queue can be full for it.
+            return SubmissionRefused(command.step, command.round, answer.error, answer.retryable and not is_child)
         steps = dict(self.instance.steps)
         steps[command.step] = _with_task(steps[command.step])
         self.instance = replace(self.instance, steps=steps)
@@ -283,11 +302,12 @@ class Simulation:
             self._happen(starts_at, ReviewClosed(command.step, command.round))
         ends_at = starts_at + seconds(answer.after_seconds)
         ended = TaskEnded(command.step, command.round, answer.outcome, answer.error)
-        if ends_at > command.deadline_at and answer.reviewed_after_seconds is None and not answer.ignores_cancel:
+        is_bound = answer.reviewed_after_seconds is None and not answer.ignores_cancel and not is_child
+        if ends_at > command.deadline_at and is_bound:
             ends_at = command.deadline_at
             error = Failure("DEADLINE_EXCEEDED", "the task's deadline has passed")
             ended = TaskEnded(command.step, command.round, Outcome.FAILED, error)
-        self._tasks[command.step, command.round] = _Task(answer, starts_at)
+        self._tasks[command.step, command.round] = _Task(answer, starts_at, is_child)
         self._happen(ends_at, ended)
         if answer.repeated_after_seconds is not None:
             self._happen(ends_at + seconds(answer.repeated_after_seconds), ended, is_repeated=True)

@@ -86,11 +86,15 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequested:
-    """Somebody has closed the instance's gate; `in_flight` of its tasks still run behind it."""
+    """Somebody has closed the instance's gate; `in_flight` of its tasks still run behind it.
+
+    `parent_paused_at` is given if the instance is paused with its parent: which pause of the parent that is.
+    """
 
     in_flight: int
     reason: str = ""
     by: str | None = None
+    parent_paused_at: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,35 @@ class Migrated:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeRequested:
-    """Somebody lets the instance go on."""
+class ChildQuiet:
+    """Nothing of the child of a step runs any more: it is paused, or has ended; `paused_at` is its parent's pause."""
 
+    step: str
+    round: int
+    paused_at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """Somebody lets the instance go on; `from_parent`: its parent goes on."""
+
+    reason: str = ""
+    by: str | None = None
+    from_parent: bool = False
+
+
+class Instruction(StrEnum):
+    """What a parent tells its child. The child looks at its parent for the second, so no order of arrival matters."""
+
+    CANCEL = "CANCEL"
+    FOLLOW = "FOLLOW"  # be paused exactly while the parent is
+
+
+@dataclass(frozen=True, slots=True)
+class Instructed:
+    """A parent's instruction, stored for its child. The shell makes an operator's command of it, in its own time."""
+
+    instruction: Instruction
     reason: str = ""
     by: str | None = None
 
@@ -144,6 +174,7 @@ Stimulus = (
     | Migrated
     | GateQuiet
     | SignalReceived
+    | ChildQuiet
     | PauseRequested
     | ResumeRequested
     | Recovered

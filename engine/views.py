@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from definitions.graph import NodeKind
 from engine.command import Entry
 from engine.flow import Flow
 from engine.instance import Instance, Pause, Round, RoundLog, Step
-from engine.store.instances import Stored
+from engine.store.instances import Parent, Stored
 from engine.store.records import Recorded
 from orbit.clock import Micros, to_rfc3339
 from orbit.ids import to_hex
@@ -28,6 +29,8 @@ def instance_json(stored: Stored) -> dict[str, Json]:
         "pause": None if instance.pause is None else _pause_json(instance.pause),
         "business_key": instance.business_key,
         "forked_from": None if origin.forked_from is None else to_hex(origin.forked_from),
+        "parent": None if origin.parent is None else _parent_json(origin.parent),
+        "root_id": to_hex(origin.root_id or instance.id),
         "labels": dict(origin.labels or {}),
         "error": None if instance.error is None else instance.error.to_json(),
         "started_at": to_rfc3339(instance.started_at),
@@ -47,7 +50,16 @@ def history_json(recorded: Sequence[Recorded]) -> list[Json]:
 
 
 def _pause_json(pause: Pause) -> dict[str, Json]:
-    return {"reason": pause.reason, "by": pause.by, "paused_at": to_rfc3339(pause.paused_at)}
+    return {
+        "reason": pause.reason,
+        "by": pause.by,
+        "paused_at": to_rfc3339(pause.paused_at),
+        "with_parent": pause.with_parent,
+    }
+
+
+def _parent_json(parent: Parent) -> dict[str, Json]:
+    return {"id": to_hex(parent.id), "step": parent.step, "round": parent.round}
 
 
 def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:
@@ -60,11 +72,13 @@ def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:
     }
     if step is None:
         return form
+    is_child = node.kind is NodeKind.WORKFLOW
     form |= {
         "reason": None if step.reason is None else step.reason.value,
         "case": step.chosen,
         "round": step.round,
-        "task_id": None if step.task_id is None else to_hex(step.task_id),
+        "task_id": None if is_child or step.task_id is None else to_hex(step.task_id),
+        "child_id": to_hex(step.task_id) if is_child and step.task_id is not None else None,
         "due_at": _instant(step.due_at),
         "timeout_at": _instant(step.timeout_at),
         "entered_at": to_rfc3339(step.entered_at),

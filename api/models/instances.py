@@ -26,6 +26,14 @@ class Graph(Struct, kw_only=True):
     edges: list[Any]
 
 
+class ParentLink(Struct, kw_only=True):
+    """Whose child an instance is: the parent, the step that has started it, and that step's round."""
+
+    id: HexId
+    step: str
+    round: int
+
+
 class Instance(Struct, kw_only=True):
     """An instance; `input` and `output` where one is read."""
 
@@ -39,6 +47,8 @@ class Instance(Struct, kw_only=True):
     pause: dict[str, Any] | None
     business_key: str | None
     forked_from: HexId | None
+    parent: ParentLink | None
+    root_id: HexId
     labels: dict[str, str]
     error: dict[str, Any] | None
     started_at: Instant
@@ -68,7 +78,7 @@ class InstanceResult(Struct, kw_only=True):
 
 
 class Step(Struct, kw_only=True):
-    """A step of an instance, with the task that does its work."""
+    """A step of an instance, with the task or the child instance that does its work."""
 
     id: str
     kind: str
@@ -77,6 +87,7 @@ class Step(Struct, kw_only=True):
     reason: str | UnsetType | None = UNSET
     round: int | UnsetType = UNSET
     task_id: HexId | UnsetType | None = UNSET
+    child_id: HexId | UnsetType | None = UNSET
     error: dict[str, Any] | UnsetType | None = UNSET
 
 

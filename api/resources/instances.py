@@ -6,7 +6,7 @@ import json
 
 from msgspec import UNSET
 
-from api.calls import Call, Operation, Reply
+from api.calls import Call, Operation, Parameter, Reply
 from api.models.instances import HistoryEntry, Instance, InstanceExplanation, InstanceResult, Step
 from api.models.workflows import StartInstance
 from api.parameters import (
@@ -32,6 +32,7 @@ from orbit.errors import InvalidRequest
 from orbit.jsontext import Json
 
 _MISSING = "no such instance"
+_PARENT_ID = Parameter("parent_id", "Children of this instance", {"type": "string", "pattern": "^[0-9a-f]{32}$"})
 _VERSION_MAX = 2**31 - 1
 _REVISION_MAX = 2**63 - 1
 
@@ -58,7 +59,7 @@ class InstanceResource:
                     word_parameter("state", "In this state", [state.value for state in InstanceState]),
                     word_parameter("control", "So controlled", [control.value for control in Control]),
                     text_parameter("label", "With this label, as `name=value`", length_max=400),
-                    BUSINESS_KEY, CREATED_AFTER, CREATED_BEFORE, LIMIT, CURSOR,
+                    _PARENT_ID, BUSINESS_KEY, CREATED_AFTER, CREATED_BEFORE, LIMIT, CURSOR,
                 ),
             ),
             Operation(
@@ -126,6 +127,7 @@ class InstanceResource:
             control=None if control is None else Control(control),
             business_key=query.text("business_key", length_max=128),
             label=_label(query),
+            parent_id=query.identifier("parent_id"),
             started_after=query.instant("created_after"),
             started_before=query.instant("created_before"),
         )

@@ -23,11 +23,12 @@ from api.parameters import CURSOR, LIMIT, word_parameter
 from api.queries import cursor_text
 from definitions.compiler import Compiled, compile_definition
 from definitions.graph import Graph as DrawnGraph
-from definitions.graph import PollSpec, TaskSpec
+from definitions.graph import queues_of
 from definitions.mermaid import graph_to_mermaid
 from definitions.registry import (
     VersionContent,
     VersionSummary,
+    children_read,
     compare,
     default_content,
     graph_load,
@@ -97,7 +98,7 @@ class Workflows:
 
     def publish(self, call: Call) -> Reply:
         """Publish a version; the same content under the same number is a replay whatever its key."""
-        compiled = self._compile(call)
+        compiled, noticed = self._compile(call)
         _check_queues(compiled, call.caller)
         diff = self._diff(call.namespace_id, compiled)
         command = call.command("workflow.publish", meaning=digest({"source": compiled.digest.hex()}))
@@ -118,7 +119,7 @@ class Workflows:
                     "digest": version.digest.hex(),
                     "bounds": asdict(graph.bounds),
                     "diff": None if published.deduplicated else diff,
-                    "warnings": [*published.warnings, *_unknown_queues(tx, call.namespace_id, graph)],
+                    "warnings": [*published.warnings, *noticed, *_unknown_queues(tx, call.namespace_id, graph)],
                 }
                 return Made(version.id, answer)
 
@@ -131,7 +132,7 @@ class Workflows:
 
     def check(self, call: Call) -> Reply:
         """Compile a definition; a bad one is a good answer."""
-        compiled = self._compile(call)
+        compiled, _ = self._compile(call)
         return call.data(
             {
                 "valid": compiled.graph is not None,
@@ -193,9 +194,14 @@ class Workflows:
         """Read a version's bounds."""
         return call.data(json.loads(self._content(call).graph)["bounds"])
 
-    def _compile(self, call: Call) -> Compiled:
+    def _compile(self, call: Call) -> tuple[Compiled, list[Json]]:
+        """Compile what was sent; a text that names children a second time, when those are read, with warnings."""
         text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
-        return self.compilers.apply(compile_definition, (text,))
+        compiled: Compiled = self.compilers.apply(compile_definition, (text,))
+        if not compiled.wanted:
+            return compiled, []
+        children, noticed = self._database.transaction(lambda tx: children_read(tx, call.namespace_id, compiled))
+        return self.compilers.apply(compile_definition, (text, children)), noticed
 
     def _diff(self, namespace_id: bytes, compiled: Compiled) -> Json:
         """Compare what was compiled with the default version, if there is one."""
@@ -240,11 +246,11 @@ def _unknown_queues(tx: Transaction, namespace_id: bytes, graph: DrawnGraph) -> 
 def _check_queues(compiled: Compiled, caller: Credential) -> None:
     """Refuse a definition whose steps name a queue out of the publisher's range."""
     for node in () if compiled.graph is None else compiled.graph.nodes:
-        spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
-        if isinstance(spec, TaskSpec) and not caller.covers(spec.queue):
-            error = queue_not_found()
-            error.details = {"step": node.id, "queue": spec.queue}
-            raise error
+        for queue in queues_of(node):
+            if not caller.covers(queue):
+                error = queue_not_found()
+                error.details = {"step": node.id, "queue": queue}
+                raise error
 
 
 def _cursor_part(call: Call, kind: type[ResultT]) -> ResultT | None:

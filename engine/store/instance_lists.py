@@ -1,7 +1,8 @@
 """Statements that list instances, the newest start first, each along one index in its order; and the labels for that.
 
 The surprising rule: the index is named in the statement, since an optimizer that guesses would now and then sort a
-whole namespace. The narrowest criterion chooses it: a business key, a label, a workflow, a state, else the time alone.
+whole namespace. The narrowest criterion chooses it: a business key, a parent, a label, a workflow, a state, else the
+time alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def instances_choose(
 
 def page_of(namespace_id: bytes, wanted: Filter, *, after: Place | None = None) -> Select[Any]:
     """Write the statement of a list."""
-    if wanted.label is not None and wanted.business_key is None:
+    if wanted.label is not None and wanted.business_key is None and wanted.parent_id is None:
         return _by_label(namespace_id, wanted, wanted.label, after)
     query = through(select(table), table, _index_for(wanted)).where(
         table.c.namespace_id == namespace_id,
@@ -98,6 +99,8 @@ def _labelled(namespace_id: bytes, named: tuple[str, str]) -> list[ColumnElement
 def _index_for(wanted: Filter) -> str:
     if wanted.business_key is not None:
         return "weave_instance_for_list_by_business_key"
+    if wanted.parent_id is not None:
+        return "weave_instance_for_list_by_parent"
     if wanted.workflow is not None:
         return "weave_instance_for_list_by_workflow"
     if wanted.state is not None:
@@ -117,6 +120,8 @@ def _criteria(wanted: Filter) -> list[ColumnElement[bool]]:
         found.append(table.c.control == wanted.control.value)
     if wanted.business_key is not None:
         found.append(table.c.business_key == wanted.business_key.encode())
+    if wanted.parent_id is not None:
+        found.append(table.c.parent_id == wanted.parent_id)
     return found
 
 

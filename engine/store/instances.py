@@ -34,10 +34,20 @@ OF_KEY_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """Whose child an instance is: the parent, the step that has started it, and that step's round."""
+
+    id: bytes
+    step: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What an instance was started with and keeps for life. `queues` is the starter's range, None for all.
 
-    `format` numbers the form in which its state is stored.
+    `format` numbers the form in which its state is stored. `root_id` is the first of its line of parents; None for one
+    that has no parent.
     """
 
     namespace_id: bytes
@@ -50,6 +60,8 @@ class Origin:
     counted: int = 0
     format: int = FIRST
     forked_from: bytes | None = None
+    parent: Parent | None = None
+    root_id: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,7 @@ class Filter:
     control: Control | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
+    parent_id: bytes | None = None
     started_after: Micros | None = None
     started_before: Micros | None = None
 
@@ -219,8 +232,16 @@ def _origin_columns(row: Stored) -> dict[str, Any]:
         "pause_at": None if not row.instance.pause_at else dumps(sorted(row.instance.pause_at)).decode(),
         "format": origin.format,
         "forked_from": origin.forked_from,
+        "parent_id": None if origin.parent is None else origin.parent.id,
+        "parent_step": None if origin.parent is None else origin.parent.step,
+        "parent_round": None if origin.parent is None else origin.parent.round,
+        "root_id": origin.root_id,
         "started_at": row.instance.started_at,
     }
+
+
+def _pause(form: dict[str, Any]) -> Pause:
+    return Pause(**{**form, "noisy": tuple(form.get("noisy", ()))})
 
 
 def stored_of(row: Row[Any]) -> Stored:
@@ -236,6 +257,8 @@ def stored_of(row: Row[Any]) -> Stored:
         counted=row.counted,
         format=row.format,
         forked_from=row.forked_from,
+        parent=None if row.parent_id is None else Parent(row.parent_id, row.parent_step, row.parent_round),
+        root_id=row.root_id,
     )
     instance = Instance(
         id=row.id,
@@ -251,6 +274,6 @@ def stored_of(row: Row[Any]) -> Stored:
         due_at=row.due_at,
         control=Control(row.control),
         pause_at=frozenset() if row.pause_at is None else frozenset(json.loads(row.pause_at)),
-        pause=None if row.pause is None else Pause(**json.loads(row.pause)),
+        pause=None if row.pause is None else _pause(json.loads(row.pause)),
     )
     return Stored(origin, instance)

@@ -8,28 +8,49 @@ is found again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, false, select, true
+from sqlalchemy import bindparam, delete, false, select, true
 
 from engine.instance import Failure
-from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, SignalReceived, TaskEnded
+from engine.stimulus import (
+    ChildQuiet,
+    GateQuiet,
+    Instructed,
+    Instruction,
+    Outcome,
+    ReviewClosed,
+    ReviewOpened,
+    SignalReceived,
+    Started,
+    TaskEnded,
+)
 from engine.tables import stimulus as table
 from orbit.database import RunAgain
 from orbit.ids import new_id
-from orbit.jsontext import dumps
+from orbit.jsontext import Json, dumps
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
 
     from orbit.database import Transaction
 
-TASK_ENDED, REVIEW_OPENED, REVIEW_CLOSED = "TASK_ENDED", "REVIEW_OPENED", "REVIEW_CLOSED"
-GATE_QUIET, SIGNAL = "GATE_QUIET", "SIGNAL"
+StoredStimulus = (
+    Started | GateQuiet | ChildQuiet | TaskEnded | ReviewOpened | ReviewClosed | SignalReceived | Instructed
+)
 
-StoredStimulus = GateQuiet | TaskEnded | ReviewOpened | ReviewClosed | SignalReceived
+_KINDS: Mapping[type[StoredStimulus], str] = {
+    Started: "STARTED",
+    GateQuiet: "GATE_QUIET",
+    ChildQuiet: "CHILD_QUIET",
+    TaskEnded: "TASK_ENDED",
+    ReviewOpened: "REVIEW_OPENED",
+    ReviewClosed: "REVIEW_CLOSED",
+    SignalReceived: "SIGNAL",
+    Instructed: "INSTRUCTED",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +65,7 @@ class Pending:
 _PROBE = (
     select(table).where(table.c.held == false(), table.c.id > bindparam("after")).order_by(table.c.held, table.c.id)
 )
+_TAKE_ONE = delete(table).where(table.c.held == false(), table.c.id == bindparam("id"))
 _HELD = select(table).where(table.c.held == true(), table.c.instance_id == bindparam("instance_id"))
 
 
@@ -60,6 +82,11 @@ def stimuli_insert(tx: Transaction, found: Sequence[tuple[bytes, StoredStimulus]
 def stimuli_take(tx: Transaction, ids: Sequence[bytes]) -> None:
     """Take stimuli of locked instances away, to be applied. Raises RunAgain if another runner has applied some."""
     tx.delete_many(table, [{"held": False, "id": identifier} for identifier in ids], otherwise=RunAgain())
+
+
+def stimulus_take(tx: Transaction, identifier: bytes) -> bool:
+    """Take one stimulus of a locked instance away; False if somebody else has."""
+    return tx.execute(_TAKE_ONE, {"id": identifier}) == 1
 
 
 def stimuli_hold(tx: Transaction, pending: Sequence[Pending]) -> None:
@@ -79,44 +106,58 @@ def stimuli_release(tx: Transaction, instance_id: bytes) -> int:
 
 
 def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
-    outcome = stimulus.outcome.value if isinstance(stimulus, TaskEnded) else None
-    error = stimulus.error if isinstance(stimulus, TaskEnded | ReviewOpened) else None
-    step, number = "", 0
+    step, number, outcome, said = "", 0, None, None
     match stimulus:
-        case GateQuiet():
-            kind = GATE_QUIET
-        case SignalReceived(name=step):
-            kind = SIGNAL
-        case TaskEnded(step=step, round=number):
-            kind = TASK_ENDED
-        case ReviewOpened(step=step, round=number):
-            kind = REVIEW_OPENED
-        case ReviewClosed(step=step, round=number):
-            kind = REVIEW_CLOSED
+        case TaskEnded():
+            step, number, outcome = stimulus.step, stimulus.round, stimulus.outcome.value
+            said = None if stimulus.error is None else stimulus.error.to_json()
+        case ReviewOpened():
+            step, number = stimulus.step, stimulus.round
+            said = None if stimulus.error is None else stimulus.error.to_json()
+        case ReviewClosed():
+            step, number = stimulus.step, stimulus.round
+        case ChildQuiet():
+            step, number, said = stimulus.step, stimulus.round, {"paused_at": stimulus.paused_at}
+        case Instructed():
+            outcome, said = stimulus.instruction.value, {"reason": stimulus.reason, "by": stimulus.by}
+        case SignalReceived():
+            step = stimulus.name
+        case Started() | GateQuiet():
+            pass
     return {
         "held": False,
         "id": new_id(),
         "instance_id": instance_id,
-        "kind": kind,
+        "kind": _KINDS[type(stimulus)],
         "step": step,
         "round": number,
         "outcome": outcome,
-        "error": None if error is None else dumps(error.to_json()).decode(),
+        "error": None if said is None else dumps(said).decode(),
     }
 
 
 def _pending(row: Row[Any]) -> Pending:
-    error = None if row.error is None else Failure.from_json(json.loads(row.error))
-    stimulus: StoredStimulus
+    said = None if row.error is None else json.loads(row.error)
+    return Pending(row.id, row.instance_id, _stimulus(row, said))
+
+
+def _stimulus(row: Row[Any], said: Json) -> StoredStimulus:
     match row.kind:
         case "TASK_ENDED":
-            stimulus = TaskEnded(row.step, row.round, Outcome(row.outcome), error)
+            error = None if said is None else Failure.from_json(said)
+            return TaskEnded(row.step, row.round, Outcome(row.outcome), error)
         case "REVIEW_OPENED":
-            stimulus = ReviewOpened(row.step, row.round, error)
+            return ReviewOpened(row.step, row.round, None if said is None else Failure.from_json(said))
+        case "REVIEW_CLOSED":
+            return ReviewClosed(row.step, row.round)
         case "GATE_QUIET":
-            stimulus = GateQuiet()
+            return GateQuiet()
+        case "CHILD_QUIET":
+            return ChildQuiet(row.step, row.round, said["paused_at"])
         case "SIGNAL":
-            stimulus = SignalReceived(row.step)
-        case _:
-            stimulus = ReviewClosed(row.step, row.round)
-    return Pending(row.id, row.instance_id, stimulus)
+            return SignalReceived(row.step)
+        case "STARTED":
+            return Started()
+        case kind:
+            assert kind == "INSTRUCTED", f"nobody stores a stimulus {kind}"
+            return Instructed(Instruction(row.outcome), said["reason"], said["by"])

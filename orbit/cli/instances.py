@@ -91,11 +91,13 @@ def entry_line(entry: "HistoryEntry") -> str:
 def summary_lines(instance: "Instance", steps: "list[Step]") -> Iterator[str]:
     """Write an instance's head, a table of its steps, and its outcome."""
     yield f"instance  {instance.id}  {instance.workflow} version {instance.version}  {instance.state}"
+    if instance.parent is not None:
+        yield f"parent    {instance.parent.get('id')}  step {instance.parent.get('step')}"
     yield f"started   {instance.started_at}"
     if instance.finished_at:
         yield f"finished  {instance.finished_at}"
     yield ""
-    yield from table(("STEP", "KIND", "STATE", "ROUND", "TASK"), [_step_cells(step) for step in steps])
+    yield from table(("STEP", "KIND", "STATE", "ROUND", "TASK OR CHILD"), [_step_cells(step) for step in steps])
     yield ""
     if instance.output is not None:
         yield f"output    {_short(instance.output)}"
@@ -115,7 +117,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[st
 
 def _step_cells(step: "Step") -> tuple[str, ...]:
     state = step.state if step.reason is None else f"{step.state} ({step.reason})"
-    return step.id, step.kind, state, "" if not step.round else str(step.round), step.task_id or ""
+    return step.id, step.kind, state, "" if not step.round else str(step.round), step.task_id or step.child_id or ""
 
 
 def _details(data: dict[str, Any]) -> str:

@@ -332,6 +332,8 @@ class Instance(Struct, frozen=True, kw_only=True):
     pause: dict[str, Any] | None = None
     business_key: str | None = None
     forked_from: str | None = None
+    parent: dict[str, Any] | None = None
+    root_id: str = ""
     labels: dict[str, str] = {}
     error: dict[str, Any] | None = None
     started_at: str = ""
@@ -425,6 +427,7 @@ class Step(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     round: int | None = None
     task_id: str | None = None
+    child_id: str | None = None
     error: dict[str, Any] | None = None
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from definitions.codes import Code
 from definitions.compiler import compile_definition
-from definitions.graph import Graph
+from definitions.graph import Graph, TaskSpec
 from engine.command import SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure
@@ -176,8 +176,10 @@ def test_what_publishing_proves_holds_in_every_run(seed: int, answers: list[int]
             refused += 1
             return Refusal(Failure("QUEUE_FULL", "full"))
         taken.append((command.step, command.round))
-        longest = command.spec.timeout_seconds + command.spec.attempt_timeout_seconds
-        now = command.deadline_at / SECOND - command.spec.timeout_seconds
+        spec = command.spec
+        assert isinstance(spec, TaskSpec), "these definitions have no children"
+        longest = spec.timeout_seconds + spec.attempt_timeout_seconds
+        now = command.deadline_at / SECOND - spec.timeout_seconds
         running[command.step, command.round] = now + longest
         most_at_once = max(most_at_once, sum(ends_at > now + 1e-6 for ends_at in running.values()))
         late = Answer(output={"done": kind == 1}, after_seconds=longest, ignores_cancel=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from definitions.graph import Graph, NodeKind, PollSpec, TaskSpec
+from definitions.graph import ChildSpec, Graph, NodeKind, PollSpec, TaskSpec
 from engine import joining
 from engine.command import SubmitTask
 from engine.explain import explain
@@ -123,14 +123,15 @@ def test_no_task_is_submitted_twice_and_none_beyond_its_bounds(
         simulation.cancel_at(cancel_at, "a test wants it")
     simulation.run()
     assert len(submitted) == len(set(submitted))
-    bounds = {node.id: rounds_of(node.spec) for node in made.nodes if node.kind in {NodeKind.TASK, NodeKind.POLL}}
+    with_work = {NodeKind.TASK, NodeKind.POLL, NodeKind.WORKFLOW}
+    bounds = {node.id: rounds_of(node.spec) for node in made.nodes if node.kind in with_work}
     assert all(1 <= number <= bounds[step] for step, number in submitted)
 
 
 def rounds_of(spec: object) -> int:
     if isinstance(spec, PollSpec):
         return spec.rounds_max
-    assert isinstance(spec, TaskSpec)
+    assert isinstance(spec, TaskSpec | ChildSpec)
     return 1
 
 

@@ -9,6 +9,7 @@ from definitions.expression import compile_expression
 from definitions.graph import (
     BranchSpec,
     Case,
+    ChildSpec,
     Edge,
     FailSpec,
     ForkSpec,
@@ -84,6 +85,22 @@ def wait_signal(
 ) -> Block:
     accepts = None if accept_when is None else compile_expression(accept_when)
     return Block(identifier, NodeKind.WAIT, SignalSpec(name, timeout_seconds, goes_on, None, accepts))
+
+
+def child(identifier: str, params: Json = None, timeout_seconds: float | None = None) -> Block:
+    """A child that takes an object with an integer `n`, and is bound to an hour."""
+    spec = ChildSpec(
+        workflow="child",
+        version=1,
+        input=compile_template(params),
+        timeout_seconds=timeout_seconds,
+        bound_seconds=3600.0,
+        input_schema={"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}},
+        output_schema={"type": ["object", "null"]},
+        depth=1,
+        queues=("main",),
+    )
+    return Block(identifier, NodeKind.WORKFLOW, spec)
 
 
 def put(identifier: str, values: Json) -> Block:

@@ -1,13 +1,12 @@
 """Random workflows of every kind of step, nested and skipped in every way: a hypothesis strategy."""
 
-from collections.abc import Callable
-
 from hypothesis import strategies as st
 
 from definitions.graph import Graph
 from tests.support.graphs import (
     Block,
     branch,
+    child,
     dependent,
     done,
     fail,
@@ -38,17 +37,29 @@ JOINS = st.sampled_from(["all", "any", "at_least", "settled"])
 INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
 
 
+class Names:
+    """Ids of steps in their order; `children` says whether steps may be children."""
+
+    def __init__(self, *, children: bool) -> None:
+        self.children = children
+        self._count = 0
+
+    def __call__(self) -> str:
+        self._count += 1
+        return f"s{self._count}"
+
+
 @st.composite
-def blocks(draw: st.DrawFn, names: Callable[[], str], depth: int) -> list[Block]:
+def blocks(draw: st.DrawFn, names: Names, depth: int) -> list[Block]:
     return [draw(steps(names, depth)) for _ in range(draw(st.integers(0 if depth < 3 else 1, 3)))]
 
 
 @st.composite
-def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
+def steps(draw: st.DrawFn, names: Names, depth: int) -> Block:
     kinds = ["task", "task", "poll", "wait", "until", "signal", "signal", "set", "fail", "return"] + (
         ["branch", "parallel", "needs"] * 2 if depth else []
     )
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from([*kinds, "child", "child"] if names.children else kinds))
     name = names()
     match kind:
         case "task":
@@ -56,6 +67,9 @@ def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
         case "poll":
             rounds, timeout = draw(st.integers(1, 4)), draw(st.sampled_from([3.0, 25.0, 900.0]))
             block = poll(name, rounds_max=rounds, timeout_seconds=timeout, continue_on_round_error=draw(st.booleans()))
+        case "child":
+            given = draw(st.sampled_from([{"n": 1}, {"n": "${ input.n }"}, {"n": "${ input.missing }"}, {"n": "x"}]))
+            block = child(name, given, draw(st.sampled_from([None, 5.0, 400.0])))
         case "wait":
             block = wait(name, draw(st.sampled_from([0.1, 7.0, 300.0])))
         case "until":
@@ -94,7 +108,7 @@ def steps(draw: st.DrawFn, names: Callable[[], str], depth: int) -> Block:
 
 
 @st.composite
-def dependency_graphs(draw: st.DrawFn, name: str, names: Callable[[], str], depth: int) -> Block:
+def dependency_graphs(draw: st.DrawFn, name: str, names: Names, depth: int) -> Block:
     """Steps of which each may need any before it; joins that can never be satisfied are among them."""
     made: list[tuple[Block, list[str]]] = []
     for _ in range(draw(st.integers(1, 5))):
@@ -105,14 +119,8 @@ def dependency_graphs(draw: st.DrawFn, name: str, names: Callable[[], str], dept
 
 
 @st.composite
-def workflows(draw: st.DrawFn) -> Graph:
-    count = 0
-
-    def names() -> str:
-        nonlocal count
-        count += 1
-        return f"s{count}"
-
+def workflows(draw: st.DrawFn, *, children: bool = True) -> Graph:
+    names = Names(children=children)
     made = draw(blocks(names, 3)) or [wait(names(), 1.0)]
     return graph(
         *made,

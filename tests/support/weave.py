@@ -8,7 +8,7 @@ import msgspec
 
 from definitions.compiler import compile_definition
 from definitions.graph import Graph
-from definitions.registry import VersionToStart, graph_load, version_publish, version_to_start
+from definitions.registry import VersionToStart, children_read, graph_load, version_publish, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Order, Told
 from engine.fork import Fork, Forks
@@ -96,9 +96,7 @@ class Weave:
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
-        self.controls = Controls(
-            database, self.advancer, tasks, Told(self.changed.extend, self.runner.due_in, self._wake)
-        )
+        self.controls = Controls(database, self.advancer, Told(self.changed.extend, self.runner.due_in, self._wake))
         self.recoveries = Recoveries(database, self.advancer, self.controls, tasks)
         self.forks = Forks(database, self.advancer, self.controls, find, on_started=self.runner.due_in)
         self.migrations = Migrations(database, self.advancer, self.controls, find)
@@ -147,6 +145,9 @@ class Weave:
 
     def publish(self, text: str) -> None:
         compiled = compile_definition(text)
+        if compiled.wanted:
+            children, _ = self.database.transaction(lambda tx: children_read(tx, self.namespace_id, compiled))
+            compiled = compile_definition(text, children)
         assert not compiled.findings, compiled.render()
         self.database.transaction(lambda tx: version_publish(tx, self.namespace_id, compiled, self.actor))
 

@@ -250,7 +250,6 @@ def test_what_the_language_does_not_have_yet_is_refused(text: str) -> None:
     "step",
     [
         "- {id: a, foreach: {items: '${ input.tags }'}}",
-        "- {id: a, workflow: {name: x}}",
     ],
 )
 def test_step_kinds_of_the_full_language_are_refused(step: str) -> None:

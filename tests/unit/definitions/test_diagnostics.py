@@ -1,14 +1,17 @@
 """docs/diagnostics.md lists every code, and each of its examples fails or passes as it says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from definitions.children import ChildName, Children, child_of
 from definitions.codes import Code
 from definitions.compiler import compile_definition
 from definitions.expression.errors import FaultCode
 from definitions.expression.functions import FUNCTIONS, MACROS, NOT_YET
+from definitions.limits import CHILD_DEPTH_MAX
 from definitions.scope import INSTANCE
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
@@ -16,6 +19,22 @@ FRAME = DOCUMENT.split("```yaml frame\n", 1)[1].split("```", 1)[0]
 SECTION = re.compile(r"^### (\w+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"^```(yaml steps|yaml|python) (fails|passes)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = dict(SECTION.findall(DOCUMENT))
+
+
+def _children() -> Children:
+    """What the page says that its examples of children lie beside."""
+    compiled = compile_definition(DOCUMENT.split("```yaml child\n", 1)[1].split("```", 1)[0])
+    assert compiled.graph is not None, compiled.render()
+    child = child_of(compiled.graph)
+    return {
+        ChildName("settle"): child,
+        ChildName("settle", 1): replace(child, is_retired=True),
+        ChildName("settle", 2): child,
+        ChildName("tower"): replace(child, depth=CHILD_DEPTH_MAX + 1),
+    }
+
+
+CHILDREN = _children()
 
 
 def text_of(kind: str, example: str) -> str | bytes:
@@ -40,7 +59,7 @@ def test_every_code_is_listed_once_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("code", Code)
 def test_the_failing_example_has_this_finding(code: Code) -> None:
-    compiled = compile_definition(examples(code)["fails"])
+    compiled = compile_definition(examples(code)["fails"], CHILDREN)
     found = {finding.code for finding in compiled.findings}
     if code is Code.TOO_MANY_FINDINGS:
         assert compiled.findings[-1].code is code
@@ -51,13 +70,13 @@ def test_the_failing_example_has_this_finding(code: Code) -> None:
 
 @pytest.mark.parametrize("code", Code)
 def test_the_mended_example_compiles(code: Code) -> None:
-    compiled = compile_definition(examples(code)["passes"])
+    compiled = compile_definition(examples(code)["passes"], CHILDREN)
     assert compiled.graph is not None, compiled.render()
 
 
 @pytest.mark.parametrize("code", Code)
 def test_every_finding_points_into_the_text(code: Code) -> None:
-    for finding in compile_definition(examples(code)["fails"]).findings:
+    for finding in compile_definition(examples(code)["fails"], CHILDREN).findings:
         assert finding.line >= 1
         assert finding.column >= 1
         assert finding.caret <= len(finding.excerpt) + 1

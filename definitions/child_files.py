@@ -1,0 +1,77 @@
+"""Children by their files: for a definition that is looked at where it lies, without a server.
+
+Beside what is given by name, the YAML files in the definition's own folder are looked at, and only if it names a child.
+Of several versions of a workflow the highest is the default one. A file with findings is no child. Files, unlike
+published versions, may lead back to where one began: whatever does is told to be circular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from definitions import limits
+from definitions.bounds import NOTHING
+from definitions.children import Child, ChildName, child_of
+from definitions.compiler import Compiled, compile_definition
+
+_SUFFIXES = frozenset({".yaml", ".yml"})
+
+
+def compile_file(file: Path, others: Iterable[Path] = ()) -> Compiled:
+    """Compile a definition file with the children that its steps name. Raises OSError if a file can't be read."""
+    data = file.read_bytes()
+    compiled = compile_definition(data)
+    if not compiled.wanted:
+        return compiled
+    files = {path.resolve() for path in (*others, *_beside(file)) if path.stat().st_size <= limits.SOURCE_BYTES_MAX}
+    finder = _Finder({file.resolve(): compiled, **{path: compile_definition(path.read_bytes()) for path in files}})
+    return compile_definition(data, finder.children_of(file.resolve()))
+
+
+def _beside(file: Path) -> Iterator[Path]:
+    return (other for other in sorted(file.parent.iterdir()) if other.suffix in _SUFFIXES and other.is_file())
+
+
+class _Finder:
+    """Compiles files in the order of their needs."""
+
+    def __init__(self, files: dict[Path, Compiled]) -> None:
+        self._files = files
+        self._done: dict[Path, Child | None] = {}
+        self._open: list[Path] = []
+        self._circular: set[Path] = set()
+
+    def children_of(self, path: Path) -> dict[ChildName, Child]:
+        """Find the children that a file names, as far as there are files for them."""
+        self._open.append(path)
+        found = {name: child for name in self._files[path].wanted if (child := self._find(name)) is not None}
+        self._open.pop()
+        return found
+
+    def _find(self, name: ChildName) -> Child | None:
+        fitting = [
+            (compiled.identity[1], path)
+            for path, compiled in self._files.items()
+            if compiled.identity is not None
+            and compiled.identity[0] == name.workflow
+            and name.version in {0, compiled.identity[1]}
+        ]
+        return self._child(max(fitting)[1]) if fitting else None
+
+    def _child(self, path: Path) -> Child | None:
+        if path in self._open:
+            self._circular.update(self._open[self._open.index(path) :])
+            return self._circle(path)
+        if path not in self._done:
+            compiled = self._files[path]
+            if compiled.wanted:
+                compiled = compile_definition(path.read_bytes(), self.children_of(path))
+            child = None if compiled.graph is None else child_of(compiled.graph)
+            self._done[path] = self._circle(path) if path in self._circular else child
+        return self._done[path]
+
+    def _circle(self, path: Path) -> Child:
+        identity = self._files[path].identity
+        assert identity is not None, "only what has an identity is found by name"
+        return Child(*identity, {}, {}, NOTHING, 0.0, 1, frozenset(), is_circular=True)
