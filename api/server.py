@@ -36,6 +36,7 @@ from api.resources.instance_graph import InstanceGraphs
 from api.resources.instance_moves import InstanceMoves
 from api.resources.instances import InstanceResource
 from api.resources.journal import Journal
+from api.resources.namespaces import Namespaces
 from api.resources.node import NodeResource, NodeState
 from api.resources.queues import Queues
 from api.resources.recovery import TaskRecovery
@@ -55,6 +56,7 @@ from engine.fork import Forks
 from engine.instance_batches import instance_operations
 from engine.listener import InstanceListener
 from engine.migrate import Migrations
+from engine.namespace_limits import NamespaceLimits
 from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
 from engine.recover import Recoveries
@@ -127,6 +129,7 @@ class Node:
             *InstanceGraphs(instances, self.workflows.compilers).operations(),
             *InstanceMoves(forks, migrations).operations(),
             *InstanceControl(controls, recoveries).operations(),
+            *Namespaces(NamespaceLimits(database)).operations(),
             *SignalResource(Signals(database, advancer.flows, version_to_start, self.runner.wake)).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),

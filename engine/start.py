@@ -191,7 +191,8 @@ class Starter:
             match verdict:
                 case Admitted(counted=counted):
                     assert start.origin is not None
-                    start.origin = replace(start.origin, counted=counted)
+                    if counted:
+                        start.origin = replace(start.origin, counted=counted)
                     admitted.append(start)
                 case Existing(stored=stored):
                     start.outcome = self._give_back(tx, start, stored)

@@ -462,4 +462,4 @@ def _without_nulls(data: Any) -> Any:
 
 
 # Fields that hold a result of ours, not a user's payload.
-_RESULTS = frozenset({"queue", "application", "task", "instance", "signal", "current", "source", "data"})
+_RESULTS = frozenset({"queue", "application", "task", "instance", "signal", "namespace", "current", "source", "data"})

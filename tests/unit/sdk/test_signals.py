@@ -102,3 +102,15 @@ def test_a_start_takes_labels_and_breakpoints(script: Script, capsys: pytest.Cap
     body = json.loads(script.seen[0].body)
     assert (body["labels"], body["pause_at"]) == ({"team": "red", "note": "a=b"}, ["pay", "x"])
     assert program.run(["start", "approval", "--label", "red"]) == 2
+
+
+def test_the_client_reads_and_sets_the_limit_of_its_namespace(script: Script, client: Client) -> None:
+    script.success({"max_running": None, "running": 3, "revision": "0"})
+    script.success({"deduplicated": False, "namespace": {"max_running": 5, "running": 3, "revision": "1"}})
+    found = client.get_namespace()
+    assert (found.max_running, found.running, found.revision) == (None, 3, 0)
+    done = client.configure_namespace("k", max_running=5, expected_revision=0, reason="a small database")
+    assert (done.namespace.max_running, done.namespace.revision) == (5, 1)
+    assert json.loads(script.seen[1].body) == {
+        "max_running": 5, "expected_revision": "0", "reason": "a small database",
+    }  # fmt: skip
