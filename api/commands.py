@@ -157,5 +157,30 @@ def doctor(database_url: str, is_repair: bool) -> None:  # noqa: FBT001
     sys.exit(bool(left or stuck))
 
 
+@click.command("after-restore")
+@database_url
+def after_restore(database_url: str) -> None:
+    """After a database was restored from a backup: let nothing that is forgotten be taken for what runs now.
+
+    Stop the nodes first. It raises the fencing epoch, so that every number handed out from now on is higher than all
+    that were handed out since the backup, and ends every attempt that the backup has as live: the recovery safety of
+    its task decides whether it runs again, is verified or waits for a person.
+    """
+    from contextlib import closing
+
+    from api.server import Node
+    from migrations.upgrade import require_current
+    from orbit.database import Database
+    from pulse.restore import after_restore as apply
+
+    require_current(database_url)
+    with closing(Database.open(database_url)) as database:
+        node = Node(database, name="after-restore")
+        done = apply(database, node.pulse)
+        node.stop()
+    click.echo(f"epoch    {done.fencing_epoch}")
+    click.echo(f"ended    {done.attempts_ended} attempts")
+
+
 def _say_listening(url: str) -> None:
     click.echo(f"listening on {url}")

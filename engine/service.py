@@ -28,6 +28,7 @@ from orbit.errors import NotFound
 from orbit.idempotency import Answer
 from orbit.jsontext import Json
 from pulse.tasks import task_get
+from pulse.verification import verifications_json
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -126,7 +127,9 @@ class Instances:
             stored = self._with_steps(tx, namespace_id, instance_id, queues)
             origin = stored.origin
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
-            return steps_json(flow, stored.instance)
+            reviewed = [step.task_id for step in stored.instance.steps.values() if step.state is StepState.NEEDS_REVIEW]
+            verified = verifications_json(tx, [task_id for task_id in reviewed if task_id is not None])
+            return steps_json(flow, stored.instance, verified)
 
         return self._database.transaction(read)
 

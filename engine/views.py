@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from definitions.graph import NodeKind
 from engine.command import Entry
@@ -39,9 +39,12 @@ def instance_json(stored: Stored) -> dict[str, Json]:
     }
 
 
-def steps_json(flow: Flow, instance: Instance) -> list[Json]:
-    """Write all steps in the definition's order, those that are not entered as PENDING."""
-    return [_step_json(flow, name, instance.steps.get(name)) for name in flow.nodes]
+def steps_json(flow: Flow, instance: Instance, verified: Mapping[bytes, Json] | None = None) -> list[Json]:
+    """Write all steps in the definition's order, those that are not entered as PENDING.
+
+    `verified` tells of the verifications of steps under review, by task.
+    """
+    return [_step_json(flow, name, instance.steps.get(name), verified or {}) for name in flow.nodes]
 
 
 def history_json(recorded: Sequence[Recorded]) -> list[Json]:
@@ -62,7 +65,7 @@ def _parent_json(parent: Parent) -> dict[str, Json]:
     return {"id": to_hex(parent.id), "step": parent.step, "round": parent.round}
 
 
-def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:
+def _step_json(flow: Flow, name: str, step: Step | None, verified: Mapping[bytes, Json]) -> dict[str, Json]:
     node = flow.nodes[name]
     form: dict[str, Json] = {
         "id": name,
@@ -86,6 +89,7 @@ def _step_json(flow: Flow, name: str, step: Step | None) -> dict[str, Json]:
         "error": None if step.error is None else step.error.to_json(),
         "retry_of": None if step.retry_of is None else to_hex(step.retry_of),
         "rounds": None if step.log is None else _rounds_json(step.log),
+        "verification": None if step.task_id is None else verified.get(step.task_id),
     }
     return form
 

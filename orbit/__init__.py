@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orbit.sdk.outcomes import Cancelled, Defer, NeedsHuman, NonRetryable, Retryable, UnknownOutcome
     from orbit.sdk.settings import Connection
     from orbit.sdk.signal_models import SendSignal
-    from orbit.sdk.type_models import PutTaskType, Retry, TaskType, TypeDefaults
+    from orbit.sdk.type_models import OutputReference, PutTaskType, Retry, TaskType, TypeDefaults
     from orbit.sdk.worker import Worker
 
 # Public name → the module that defines it; the imports above tell type checkers the same.
@@ -74,6 +74,7 @@ _PUBLIC: dict[str, str] = {
     "NonRetryable": "orbit.sdk.outcomes",
     "OrbitSDKError": "orbit.sdk.errors",
     "OutcomeUnknown": "orbit.sdk.errors",
+    "OutputReference": "orbit.sdk.type_models",
     "PutTaskType": "orbit.sdk.type_models",
     "Queue": "orbit.sdk.models",
     "QueueResult": "orbit.sdk.models",
@@ -121,6 +122,7 @@ __all__ = [
     "NonRetryable",
     "OrbitSDKError",
     "OutcomeUnknown",
+    "OutputReference",
     "PutTaskType",
     "Queue",
     "QueueResult",

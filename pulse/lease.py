@@ -173,6 +173,21 @@ def expire(tx: Transaction, candidates: Sequence[bytes], around: Surroundings) -
     return len(settlements)
 
 
+def give_up(tx: Transaction, candidates: Sequence[bytes], around: Surroundings) -> int:
+    """End those of the attempts that are live, whatever their lease says; return how many."""
+    tasks, attempts = attempts_lock_with_tasks(tx, candidates)
+    now = tx.now()
+    settlements = []
+    for attempt in attempts.values():
+        task = tasks[attempt.task_id]
+        if attempt.state is AttemptState.LEASED:
+            settlements.append(_undo(task, attempt, now))
+        elif attempt.state is AttemptState.RUNNING:
+            settlements.append(_lost(task, attempt, now))
+    settle(tx, settlements, around, now=now)
+    return len(settlements)
+
+
 def expired(tx: Transaction, *, limit: int) -> list[bytes]:
     """Read, without locks, attempts whose lease has passed."""
     return attempts_expired(tx, now=tx.now(), limit=limit)
@@ -181,14 +196,19 @@ def expired(tx: Transaction, *, limit: int) -> list[bytes]:
 def _expired(task: LockedTask, attempt: LockedAttempt, now: Micros) -> Settlement:
     if attempt.state is AttemptState.LEASED:
         return _undo(task, attempt, now)
-    ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
     is_limit = attempt.limit_at is not None and attempt.limit_at <= now
     if not is_limit:
-        error = TaskError(ErrorClass.UNKNOWN_OUTCOME, "LEASE_LOST", "its worker stopped renewing", effect_unknown=True)
-        return Settlement(task, on_unknown(ending, error, lost=True), attempt, AttemptState.LOST, lost=1)
+        return _lost(task, attempt, now)
+    ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
     if now >= task.deadline_at:
         code, message = "DEADLINE_EXCEEDED", "the task's total deadline passed while it ran"
     else:
         code, message = "ATTEMPT_TIMED_OUT", "the attempt ran into its time-out"
     error = TaskError(ErrorClass.UNKNOWN_OUTCOME, code, message, effect_unknown=True)
     return Settlement(task, on_unknown(ending, error, lost=False), attempt, AttemptState.TIMED_OUT, failed=1)
+
+
+def _lost(task: LockedTask, attempt: LockedAttempt, now: Micros) -> Settlement:
+    ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
+    error = TaskError(ErrorClass.UNKNOWN_OUTCOME, "LEASE_LOST", "its worker stopped renewing", effect_unknown=True)
+    return Settlement(task, on_unknown(ending, error, lost=True), attempt, AttemptState.LOST, lost=1)

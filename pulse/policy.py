@@ -81,12 +81,16 @@ class Budget(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """An attempt's end, to be judged: the task's budget, its handler's safety, the clock, a random number in [0, 1)."""
+    """An attempt's end, to be judged: the task's budget, its handler's safety, the clock, a random number in [0, 1).
+
+    `wait_min` is what a handler asks for before the next attempt; the deadline still bounds it.
+    """
 
     budget: Budget
     safety: RecoverySafety
     now: Micros
     jitter: float
+    wait_min: Micros = 0
 
 
 def backoff_cap(budget: Budget, failures: int) -> Micros:
@@ -213,6 +217,7 @@ def _again(ending: Ending, error: TaskError, *, failed: int, lost: int) -> Decis
         ended = TaskError(error.class_, "ATTEMPTS_EXHAUSTED", error.message, details, effect_unknown=unknown)
         return Finish(TaskState.FAILED, ended if unknown else error)
     wait = backoff(budget, budget.failed_count + budget.lost_count + failed + lost, jitter=ending.jitter)
+    wait = max(wait, ending.wait_min)
     if ending.now + wait >= budget.deadline_at:
         message = "the task's total deadline leaves no time for another attempt"
         ended = TaskError(error.class_, "DEADLINE_EXCEEDED", message, details, effect_unknown=unknown)

@@ -235,7 +235,7 @@ def _judge(
     match item.outcome:
         case Outcome.FAILED:
             reported = item.error or ReportedError(ErrorClass.UNCLASSIFIED, "UNSPECIFIED", "no error was given")
-            decision = on_failure(ending, _task_error(reported))
+            decision = on_failure(replace(ending, wait_min=item.retry_after_micros), _task_error(reported))
             return Settlement(task, decision, attempt, AttemptState.FAILED, failed=1)
         case Outcome.CANCELLED:
             cancelled = on_cancelled(ending)

@@ -211,8 +211,11 @@ def _shown(text: str | bytes | None, paths: Sequence[Path]) -> Any:
 
 
 def outputs_get(tx: Transaction, task_ids: Collection[bytes]) -> dict[bytes, bytes]:
-    """Read the outputs of tasks that succeeded, as JSON text."""
-    return outputs_read(tx, task_ids)
+    """Read the outputs of tasks that succeeded, as JSON text; one that lies elsewhere is `{"output_ref": {...}}`."""
+    outputs = outputs_read(tx, task_ids)
+    silent = [task_id for task_id in task_ids if task_id not in outputs]
+    references = references_read(tx, silent) if silent else {}
+    return outputs | {key: f'{{"output_ref":{text}}}'.encode() for key, text in references.items()}
 
 
 def task_explain(tx: Transaction, namespace_id: bytes, task_id: bytes) -> tuple[TaskView, Waiting | None]:

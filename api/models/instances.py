@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from api.models.fields import Count, HexId, Instant
+from api.models.tasks import Verification
 from api.models.versions import Bounds, Notice
 
 
@@ -89,6 +90,7 @@ class Step(Struct, kw_only=True):
     task_id: HexId | UnsetType | None = UNSET
     child_id: HexId | UnsetType | None = UNSET
     error: dict[str, Any] | UnsetType | None = UNSET
+    verification: Verification | UnsetType | None = UNSET
 
 
 class HistoryEntry(Struct, kw_only=True):

@@ -416,6 +416,7 @@ class Attempts:
             outcome.error,
             outcome.ran,
             outcome.retry_after_ms,
+            outcome.output_ref,
         )
         self._by_result[attempt.result.message_id] = attempt
         self._results.append(attempt.result)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from orbit.sdk.outcomes import WireError
+from orbit.sdk.type_models import OutputReference
 
 PROTOCOL = 1
 SUBPROTOCOL = "orbit.worker.v1"
@@ -192,6 +193,7 @@ class ResultItem(msgspec.Struct):
     error: WireError | msgspec.UnsetType = msgspec.UNSET
     ran: bool | msgspec.UnsetType = msgspec.UNSET
     retry_after_ms: int | msgspec.UnsetType = msgspec.UNSET
+    output_ref: OutputReference | msgspec.UnsetType = msgspec.UNSET
 
 
 _encoder = msgspec.json.Encoder()

@@ -429,6 +429,7 @@ class Step(Struct, frozen=True, kw_only=True):
     task_id: str | None = None
     child_id: str | None = None
     error: dict[str, Any] | None = None
+    verification: Verification | None = None
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True):

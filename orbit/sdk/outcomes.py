@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from orbit import jsontext
+from orbit.sdk.type_models import OutputReference
 
 ERROR_MESSAGE_LENGTH_MAX = 1_000
 ERROR_DETAILS_BYTES_MAX = 4_096
@@ -112,6 +113,7 @@ class Outcome(msgspec.Struct):
 
     outcome: str
     output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    output_ref: OutputReference | msgspec.UnsetType = msgspec.UNSET
     error: WireError | msgspec.UnsetType = msgspec.UNSET
     ran: bool | msgspec.UnsetType = msgspec.UNSET
     retry_after_ms: int | msgspec.UnsetType = msgspec.UNSET
@@ -122,7 +124,9 @@ RAN = Outcome("RETURNED", ran=True)
 
 
 def succeeded(output: Any, *, recovery: Recovery, bytes_max: int) -> Outcome:
-    """Write a handler's output; one that can't be sent becomes a failure."""
+    """Write a handler's output, or where it lies; one that can't be sent becomes a failure."""
+    if isinstance(output, OutputReference):
+        return Outcome("SUCCEEDED", output_ref=output)
     try:
         text = jsontext.dumps(output)
     except (TypeError, ValueError, RecursionError) as error:

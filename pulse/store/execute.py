@@ -213,6 +213,12 @@ def results_insert(tx: Transaction, rows: Sequence[ResultRow], *, now: Micros) -
     )
 
 
+def attempts_live(tx: Transaction, *, limit: int) -> list[bytes]:
+    """Read, without locks, attempts that are LEASED or RUNNING."""
+    query = select(attempt.c.id).where(attempt.c.lease_expires_at.is_not(None)).limit(limit)
+    return [row.id for row in tx.rows(query)]
+
+
 def attempts_expired(tx: Transaction, *, now: Micros, limit: int) -> list[bytes]:
     """Read, without locks, attempts whose lease has passed."""
     return [row.id for row in tx.rows(_EXPIRED, {"now": now, "limit": limit})]

@@ -196,7 +196,9 @@ class Pulse:
         type_: str = "echo",
     ) -> list[Assignment]:
         """Claim as a node with one worker would."""
-        demand = Demand([self.seat(room, safety=safety, queue=queue, type_=type_)], {})
+        self.database.transaction(self.catalog.freshen)
+        seats = [self.seat(room, safety=safety, queue=queue, type_=type_)]
+        demand = Demand(seats, {}, fencing_epoch=self.catalog.fencing_epoch)
         return list(self.database.transaction(lambda tx: claim(tx, demand)).assignments)
 
     def start(self, assignment: Assignment, message_id: bytes | None = None) -> StartOutcome:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sqlalchemy import select
 
 from orbit.clock import SECOND
 from orbit.database import Database
@@ -28,7 +29,16 @@ from pulse.quotas import QuotaChange, QuotaSettings, application_configure, appl
 from pulse.report import Outcome, ReceiptKind, ReportedError
 from pulse.requests import RetryPolicy
 from pulse.review import Verdict
-from pulse.states import TERMINAL, ErrorClass, RecoverySafety, TaskState
+from pulse.states import (
+    TERMINAL,
+    UNFINISHED,
+    ErrorClass,
+    RecoverySafety,
+    TaskState,
+    VerificationOutcome,
+    VerificationState,
+)
+from pulse.tables import verification
 from tests.support.pulse import Pulse
 
 STEPS = int(os.environ.get("ORBIT_MODEL_STEPS", "120"))
@@ -68,6 +78,8 @@ class Machine(RuleBasedStateMachine):
         pulse.listeners.append(self)
         self.queues = {name: pulse.queue(name) for name in ("main", "side")}
         pulse.database.transaction(lambda tx: gate_create(tx, self.gate_id, namespace_id=pulse.namespace_id))
+        pulse.register("ask")
+        pulse.register("pay", RecoverySafety.VERIFY, verify_with="ask@1")
 
     # Clients.
 
@@ -77,6 +89,7 @@ class Machine(RuleBasedStateMachine):
         delay=st.sampled_from([0, 0, 0, 5, 40]),
         deadline=st.sampled_from([20, 300, 3600]),
         is_gated=st.booleans(),
+        type_=st.sampled_from(["echo", "pay"]),
         keys=st.sampled_from([(), (), ("a",), ("b",), ("a", "b"), ("b", "c")]),
         fairness_key=st.sampled_from([None, None, "x", "y"]),
     )
@@ -85,6 +98,7 @@ class Machine(RuleBasedStateMachine):
         owner = TaskOwner(self.gate_id, new_id().hex(), 1) if is_gated else None
         item = self.pulse.submit_item(
             queue=queue,
+            type=more["type_"],
             priority=priority,
             delay_micros=delay * SECOND,
             deadline_micros=deadline * SECOND,
@@ -128,11 +142,16 @@ class Machine(RuleBasedStateMachine):
 
     # Workers. Attempts are chosen among all that there ever were: most of them are zombies.
 
-    @rule(room=small, queue=st.sampled_from(["main", "side"]), safety=st.sampled_from(list(RecoverySafety)))
-    def claim(self, room: int, queue: str, safety: RecoverySafety) -> None:
+    @rule(
+        room=small,
+        queue=st.sampled_from(["main", "side"]),
+        safety=st.sampled_from(list(RecoverySafety)),
+        type_=st.sampled_from(["echo", "pay", "ask"]),
+    )
+    def claim(self, room: int, queue: str, safety: RecoverySafety, type_: str) -> None:
         queue_id = self.queues[queue]
         before = self.pulse.usage(queue_id)
-        claimed = self.pulse.claim(room, safety=safety, queue=queue)
+        claimed = self.pulse.claim(room, safety=safety, queue=queue, type_=type_)
         after = self.pulse.usage(queue_id)
         assert len(claimed) <= room
         assert after.active <= max(before.active, after.max_concurrency)
@@ -160,7 +179,7 @@ class Machine(RuleBasedStateMachine):
         is_live = assignment.attempt_id in self.started and assignment.attempt_id not in self.pulse.ended
         fields: dict[str, object] = {"retry_after_micros": SECOND}
         if outcome is Outcome.SUCCEEDED:
-            fields["output"] = dumps({"n": at})
+            fields["output"] = dumps({"verdict": ("EXECUTED", "NOT_EXECUTED", "UNKNOWN")[at % 3]})
         if outcome is Outcome.FAILED:
             fields["error"] = ReportedError(class_, "BROKEN", "it broke")
         item = self.pulse.result(assignment, outcome, None, **fields)
@@ -233,6 +252,19 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def every_counter_and_place_is_what_the_tasks_say(self) -> None:
         assert self.pulse.drifts() == []
+
+    @invariant()
+    def each_doubtful_attempt_is_verified_once_and_an_open_verification_has_a_task(self) -> None:
+        """And what has been answered is settled by the sweep that follows."""
+        rows = self.pulse.database.transaction(
+            lambda tx: tx.rows(select(verification).where(verification.c.namespace_id == self.pulse.namespace_id))
+        )
+        assert len({row.attempt_id for row in rows}) == len(rows)
+        for row in rows:
+            if row.state == VerificationState.OPEN:
+                assert self.pulse.task(row.id).state in UNFINISHED - {TaskState.NEEDS_REVIEW}
+            if row.state == VerificationState.SETTLED and row.outcome == VerificationOutcome.EXECUTED:
+                assert self.pulse.task(row.subject_id).state is TaskState.SUCCEEDED
 
     @invariant()
     def what_has_ended_stays_as_it_is(self) -> None:
