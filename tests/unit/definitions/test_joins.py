@@ -76,6 +76,17 @@ def test_each_policy_is_read_drawn_and_kept(text: str, spec: JoinSpec) -> None:
     assert ("join" if text == "all" else f"join {spec.words}") in graph_to_mermaid(graph)
 
 
+def test_a_stored_graph_without_lanes_has_them_found_again() -> None:
+    lanes = "{x: [{id: n1, task: t.a@1}, {id: n2, task: t.a@1}], y: [{id: n3, task: t.a@1}]}"
+    nested = f"{{id: n, parallel: {{branches: {lanes}}}}}"
+    graph = graph_of(block("all", TASKS[0], f"{nested}, {TASKS[1]}", TASKS[2]))
+    document = graph_to_json(graph)
+    for node in document["nodes"]:
+        node.pop("inside", None)
+        node["spec"] = None if node["kind"] == "FORK" else node["spec"]
+    assert graph_from_json(document) == graph
+
+
 @pytest.mark.parametrize(
     "join", ["every", "3", "at_least", "{at_least: 0}", "{at_most: 1}", "{at_least: two}", "[any]"]
 )
