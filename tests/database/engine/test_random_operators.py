@@ -1,5 +1,6 @@
 """Random operators against random progress on a real database: nothing undocumented, nothing stuck, no orphan task."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -36,7 +37,9 @@ steps:
 output: {ok: "${ steps.c.output.ok }"}
 """
 STEPS = ("a", "x", "w", "y", "p", "c")
+SEEDS = int(os.environ.get("ORBIT_OPERATOR_SEEDS", "3"))
 INSTANCES = 3
+INSTANCES_MAX = 5  # with forks of held ones
 OPERATIONS = 80
 DECISIONS = 3  # at least so many are accepted
 OPERATIONS_MAX = 600
@@ -48,7 +51,9 @@ class Run:
     def __init__(self, weave: Weave, seed: int) -> None:
         self.weave = weave
         self.random = Random(seed)
-        weave.publish(MIXED)
+        for number, ahead in ((1, "do.c@1"), (2, "do.a@1"), (3, "do.c@1")):
+            text = MIXED.replace("version: 1", f"version: {number}").replace("c, task: do.c@1", f"c, task: {ahead}")
+            weave.publish(text.replace("max_rounds: 3", f"max_rounds: {2 + number}"))
         self.instances = [weave.start("mixed") for _ in range(INSTANCES)]
         self.running: list[Assignment] = []
         self.ended: list[bytes] = []
@@ -58,12 +63,12 @@ class Run:
     def operate(self) -> None:
         operation = self.random.choice(
             ["advance", "advance", "advance", "claim", "claim", "answer", "answer", "answer", "time", "pause", "resume",
-             "resume", "recover", "recover", "recover", "cancel"]
+             "resume", "recover", "recover", "recover", "cancel", "fork", "migrate", "migrate"]
         )  # fmt: skip
-        index = self.random.randrange(INSTANCES)
+        index = self.random.randrange(len(self.instances))
         if self.before[index][0] in INSTANCE_TERMINAL:
             self.ended.append(self.instances[index])
-            self.instances[index] = self.weave.start("mixed")
+            self.instances[index] = self.successor(self.instances[index])
             self.before[index] = self.look(self.instances[index])
         instance = self.instances[index]
         try:
@@ -91,10 +96,32 @@ class Run:
             case "recover":
                 output = {"ok": True} if random.random() < 0.7 else None
                 weave.recover(instance, random.choice(list(Action)), self.step_of(instance), output=output)
+            case "migrate":
+                weave.migrate(instance, random.choice([1, 2, 3]))
+            case "fork":
+                return len(self.instances) < INSTANCES_MAX and self.fork(instance)
             case "cancel" if random.random() < 0.1:
                 weave.cancel(instance)
             case _:
                 return False
+        return True
+
+    def successor(self, ended: bytes) -> bytes:
+        """Fork an instance that has ended, if that can be, or start another."""
+        try:
+            if self.random.random() < 0.7:
+                told = self.weave.fork(ended, self.random.choice(STEPS), version=self.random.choice([None, 1, 2]))
+                self.accepted["fork"] += 1
+                return bytes.fromhex(told["instance"]["id"])
+        except StateConflict:
+            pass
+        return self.weave.start("mixed")
+
+    def fork(self, source: bytes) -> bool:
+        """Fork one that may run or be held; the fork is one instance more."""
+        told = self.weave.fork(source, self.random.choice(STEPS))
+        self.instances.append(bytes.fromhex(told["instance"]["id"]))
+        self.before.append(self.look(self.instances[-1]))
         return True
 
     def step_of(self, instance: bytes) -> str | None:
@@ -181,7 +208,7 @@ def step_reached(state: StepState) -> set[StepState]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_operators_and_progress_in_any_order_break_nothing(weave: Weave, seed: int) -> None:
     run = Run(weave, seed)
     for number in range(OPERATIONS_MAX):
