@@ -3,6 +3,7 @@
 That an unfinished instance waits for something with a name is checked by every advance itself.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,6 +31,8 @@ from engine.states import (
 )
 from engine.stimulus import Outcome, Recovered
 from tests.support.random_workflows import INPUTS, SENDINGS, workflows
+
+RUNS = int(os.environ.get("ORBIT_OPERATOR_RUNS", "150"))
 
 StateT = TypeVar("StateT", InstanceState, StepState, Control)
 
@@ -122,7 +125,7 @@ def run(
     return simulation.run(), seen
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=RUNS, deadline=None)
 @given(made=workflows(), answers=st.lists(ANSWERS, min_size=1, max_size=8), input_=INPUTS, operators=OPERATORS)
 def test_operators_break_nothing(
     made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
