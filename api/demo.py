@@ -51,6 +51,7 @@ class Demo:
         self._say = say
         self._began = time.monotonic()
         self._shown: dict[str, tuple[str, int]] = {}
+        self._is_approved = False
 
     def run(self) -> int:
         """Run it and return the exit code."""
@@ -120,12 +121,21 @@ class Demo:
             now: dict[str, Any] = _data(client.get(path, params=waiting))
             for step in _data(client.get(f"{path}/steps")):
                 self._show(step)
+                if step.get("reason") == "SIGNAL" and not self._is_approved:
+                    self._approve(client, path)
             if now["state"] in _TERMINAL or now["state"] == "NEEDS_RECOVERY":
                 return now
             if time.monotonic() - self._began > SECONDS_MAX:
                 self._tell(f"given up after {SECONDS_MAX} s: {_data(client.get(f'{path}:explain'))['summary']}")
                 return now
             revision = now["revision"]
+
+    def _approve(self, client: httpx.Client, path: str) -> None:
+        """Play the person who approves a risky order."""
+        body = {"name": "approved", "payload": {"by": "the demo"}}
+        _data(client.post(f"{path}:signal", json=body, headers={"Idempotency-Key": os.urandom(16).hex()}))
+        self._is_approved = True
+        self._tell("signal     sent the signal approved, as whoever may approve would")
 
     def _show(self, step: dict[str, Any]) -> None:
         seen = (step["state"], step.get("round") or 0)

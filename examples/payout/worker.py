@@ -32,13 +32,6 @@ def validate(params: dict[str, Any], _context: TaskContext) -> dict[str, Any]:
     return {"risk": 0.9 if params["amount"] > LARGE_AMOUNT else 0.1}
 
 
-@worker.task("payout.inspect@1", recovery="REPLAY_SAFE")
-def inspect(params: dict[str, Any], context: TaskContext) -> dict[str, Any]:
-    """Look at a risky order more closely."""
-    context.progress(percent=50, note=f"order {params['order']} is looked at")
-    return {"approved": True}
-
-
 @worker.task("ledger.reserve@1", recovery="REPLAY_SAFE")
 def reserve(params: dict[str, Any], context: TaskContext) -> dict[str, Any]:
     """Reserve the money; the ledger knows a reservation by its operation, so doing it again changes nothing."""

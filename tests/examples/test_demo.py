@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.processes import clean_environment, orbit_command
 
-STEPS = ("validate", "route", "inspect", "prepare", "reserve", "notify", "submit", "settle", "cool_down")
+STEPS = ("validate", "route", "approval", "prepare", "reserve", "notify", "submit", "settle", "cool_down")
 
 
 @pytest.mark.requirement("R217")
@@ -25,5 +25,6 @@ def test_r100_the_demo_runs_the_workflow_to_its_end(database_url: str, database_
     table = done.stdout[done.stdout.index("STEP ") :]
     for step in STEPS:
         assert re.search(rf"^{step} +[A-Z]+ +SUCCEEDED", table, re.MULTILINE), step
+    assert re.search(r"sent the signal approved", done.stdout)
     assert re.search(r"settle +POLL +RUNNING, round 4", done.stdout)
     assert re.search(r"instance   [0-9a-f]{32} SUCCEEDED after", done.stdout)

@@ -10,6 +10,7 @@ import pytest
 
 from orbit import Client
 from orbit.sdk.models import StartInstance
+from orbit.sdk.signal_models import SendSignal
 from tests.support.declared import ROOT
 from tests.support.fleet import Crew, Fleet, fleet
 from tests.support.running import NodeProcess, OrbitProcess
@@ -42,7 +43,8 @@ def start_instances(installed: Fleet, node: NodeProcess, round_number: int) -> l
     for number in range(INSTANCES_AT_ONCE):
         key = f"order-{round_number}-{number}"
         content = {"order_id": key, "amount": 12_500.0 if number % 2 else 80.0, "supplier": "northwind"}
-        request = StartInstance(workflow="payout", input=content, business_key=key)
+        approval = SendSignal(name="approved", payload={"by": "the test"})
+        request = StartInstance(workflow="payout", input=content, business_key=key, signal=approval)
         started.append(client.start_instance(key, request).instance.id)
     return started
 

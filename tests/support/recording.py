@@ -74,7 +74,6 @@ def work(params: Any, context: TaskContext) -> Any:
 
 HANDLERS: dict[str, tuple[str, Handler]] = {
     "payout.validate@1": ("REPLAY_SAFE", payout.validate),
-    "payout.inspect@1": ("REPLAY_SAFE", payout.inspect),
     "ledger.reserve@1": ("REPLAY_SAFE", payout.reserve),
     "mail.send@2": ("REPLAY_SAFE", payout.send),
     "bank.submit@2": ("MANUAL", payout.submit),
