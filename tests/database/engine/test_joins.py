@@ -256,3 +256,33 @@ def test_a_fork_from_within_a_block_judges_its_join_again(weave: Weave) -> None:
     assert sorted(finish(weave)) == ["b", "c", "x", "y"], "what failed beside it runs again too"
     assert weave.get(fork)["state"] == "SUCCEEDED"
     assert weave.states(fork)["b"] == "SUCCEEDED"
+
+
+CHILD = """
+orbit: weave/1
+workflow: child
+version: 1
+input: {type: object}
+timeout: 1d
+defaults: {queue: main, start_within: 10m}
+steps:
+  - {id: a, task: do.a@1}
+  - {id: b, task: do.b@1}
+output: {ok: true}
+"""
+
+
+def test_a_losing_child_is_cancelled_and_awaited_like_a_task(weave: Weave) -> None:
+    weave.publish(CHILD)
+    race = ANY.replace("{id: x, task: do.x@1, timeout: 5s}", "{id: x, workflow: child, input: {}}")
+    instance, claimed = begun(weave, race)
+    assert sorted(claimed) == ["a", "y"]
+    child = bytes.fromhex(steps_of(weave, instance)["x"]["child_id"])
+    weave.answer(claimed["y"], GOOD)
+    assert finish(weave) == ["c"]
+    assert (weave.get(child)["state"], weave.get(instance)["state"]) == ("ENDING", "RUNNING")
+    assert steps_of(weave, instance)["x"]["reason"] == "BRANCH_LOST"
+    weave.answer(claimed["a"], GOOD)
+    assert finish(weave) == []
+    assert (weave.get(child)["state"], weave.get(instance)["state"]) == ("CANCELLED", "SUCCEEDED")
+    assert weave.states(instance)["x"] == "CANCELLED"
