@@ -153,6 +153,9 @@ class Forks:
             queues=order.queues,
             counted=counted,
             forked_from=before.id,
+            # A fork of a child stands alone: its parent has been told, or will be, how the child itself ends.
+            parent=None,
+            root_id=None,
             format=self._advancer.formats.to_write(tx),
         )
         stimulus = Forked(fork.step, to_hex(before.id), source.stored.origin.version, order.reason, order.actor.name)

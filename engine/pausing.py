@@ -109,3 +109,8 @@ def _go_on(draft: Draft, step: Step, since: Micros) -> None:
 
 def _later(at: Micros | None, span: Micros) -> Micros | None:
     return None if at is None else at + span
+
+
+def awaits_tasks(pause: Pause) -> bool:
+    """Tell whether a pause that is not quiet waits for what runs behind the instance's gate."""
+    return not pause.noisy or _TASKS in pause.noisy

@@ -20,6 +20,7 @@ from gevent.event import Event
 from engine.advance import misfit, next_due
 from engine.batch import is_set_aside
 from engine.instance import Instance
+from engine.pausing import awaits_tasks
 from engine.states import INSTANCE_TERMINAL, Control
 from engine.store.instances import Stored, instances_lock
 from engine.store.steps import steps_load
@@ -31,7 +32,7 @@ from engine.store.watch import (
     stimuli_waiting,
     stuck_tell,
     unfinished_page,
-    unfinished_tasks,
+    unfinished_work,
 )
 from orbit.clock import SECOND, Micros
 from orbit.database import Database, Pool
@@ -65,15 +66,17 @@ class Finding:
 def judged(instance: Instance, unfinished: Collection[bytes], now: Micros) -> list[Finding]:
     """Say what an instance with its steps can't go on from, if no stimulus waits for it.
 
-    `unfinished` are those of its steps' tasks that have not ended.
+    `unfinished` are those of its steps' tasks and children that have not ended.
     """
+    if not instance.steps and instance.control is Control.ACTIVE:
+        return [Finding(instance.id, "NO_WAIT", "it has not begun, and nothing would let it begin")]
     found: list[Finding] = []
     wrong = misfit(instance)
     if wrong is not None:
         found.append(Finding(instance.id, "NO_WAIT", wrong))
     for step in instance.steps.values():
         if step.has_task and step.task_id is not None and step.task_id not in unfinished:
-            text = f"step {step.id} waits for task {to_hex(step.task_id)}, which has ended or is gone"
+            text = f"step {step.id} waits for {to_hex(step.task_id)}, which has ended or is gone"
             found.append(Finding(instance.id, "LOST_TASK", text))
     due_at = next_due(instance)
     if due_at is not None and (instance.due_at is None or instance.due_at > due_at):
@@ -157,7 +160,7 @@ def _suspects(tx: Transaction, position: Position) -> tuple[list[bytes], Positio
         return [], following
     steps = steps_load(tx, [stored.instance.id for stored in page])
     instances = [stored.with_steps(steps[stored.instance.id]).instance for stored in page]
-    unfinished = unfinished_tasks(tx, _tasks_of(instances))
+    unfinished = unfinished_work(tx, _tasks_of(instances))
     now = tx.now()
     suspects = [
         instance.id
@@ -175,7 +178,7 @@ def _verified(tx: Transaction, *, instance_id: bytes) -> list[Finding]:
         return []
     stored = locked[0].with_steps(steps_load(tx, [instance_id])[instance_id])
     # Tasks first: one that has ended by now has left its stimulus, which is read after it.
-    unfinished = unfinished_tasks(tx, _tasks_of([stored.instance]))
+    unfinished = unfinished_work(tx, _tasks_of([stored.instance]))
     waiting = stimuli_waiting(tx, instance_id)
     now = tx.now()
     found = [] if waiting else judged(stored.instance, unfinished, now)
@@ -190,7 +193,8 @@ def _misplaced(tx: Transaction, instance: Instance, waiting: list[tuple[str, boo
     found: list[Finding] = []
     if any(held for _, held in waiting) and not is_set_aside(instance):
         found.append(Finding(instance.id, "SET_ASIDE", "what came for it is set aside, though it goes on"))
-    is_quiet = instance.control is Control.PAUSING and not gate_in_flight(tx, instance.id)
+    waits_for_tasks = instance.pause is not None and awaits_tasks(instance.pause)
+    is_quiet = instance.control is Control.PAUSING and waits_for_tasks and not gate_in_flight(tx, instance.id)
     if is_quiet and not any(kind == "GATE_QUIET" for kind, _ in waiting):
         found.append(Finding(instance.id, "NEVER_QUIET", "it is PAUSING, though nothing of it runs"))
     return found

@@ -48,6 +48,7 @@ _PAGE = (
 )
 _NAMESPACES = select(namespace.c.id).order_by(namespace.c.id)
 _TASKS = through(select(task.c.id, task.c.state).where(ids_in(task.c.id)), task)
+_CHILDREN = through(select(table.c.id, table.c.state).where(ids_in(table.c.id)), table)
 _STIMULI = select(stimulus.c.kind, stimulus.c.held).where(stimulus.c.instance_id == bindparam("instance_id"))
 _OWNERS = select(stimulus.c.instance_id).where(stimulus.c.held == false(), ids_in(stimulus.c.instance_id)).distinct()
 _IN_FLIGHT = select(gate.c.in_flight).where(gate.c.id == bindparam("id"))
@@ -94,11 +95,16 @@ def _following(places: Sequence[tuple[bytes, str]], here: tuple[bytes, str]) -> 
     return Position(*min(behind)) if behind else None
 
 
-def unfinished_tasks(tx: Transaction, task_ids: Collection[bytes]) -> frozenset[bytes]:
-    """Give those of some tasks that are there and have not ended."""
-    if not task_ids:
+def unfinished_work(tx: Transaction, ids: Collection[bytes]) -> frozenset[bytes]:
+    """Give those of some tasks and children that are there and have not ended."""
+    if not ids:
         return frozenset()
-    return frozenset(row.id for row in tx.rows(_TASKS, {"ids": task_ids}) if row.state in UNFINISHED)
+    tasks = {row.id: row.state for row in tx.rows(_TASKS, {"ids": ids})}
+    found = {identifier for identifier, state in tasks.items() if state in UNFINISHED}
+    others = [identifier for identifier in ids if identifier not in tasks]
+    if others:
+        found |= {row.id for row in tx.rows(_CHILDREN, {"ids": others}) if row.state in INSTANCE_UNFINISHED}
+    return frozenset(found)
 
 
 def stimuli_waiting(tx: Transaction, instance_id: bytes) -> list[tuple[str, bool]]:

@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from engine.states import Action
+from engine.store.instances import Filter
 from engine.tables import step as step_table
 from orbit.errors import InvalidRequest, NotFound, StateConflict
 from orbit.jsontext import Json
@@ -197,3 +198,38 @@ def test_a_fork_may_go_to_a_version_in_which_the_copied_steps_are_the_same(weave
     fork = forked(weave.fork(source, "c", version=2))
     weave.drive(answers)
     assert (weave.get(fork)["state"], weave.get(fork)["version"]) == ("SUCCEEDED", 2)
+
+
+FAMILY = """
+orbit: weave/1
+workflow: parent
+version: 1
+timeout: 1d
+defaults: {queue: main, start_within: 10m}
+steps:
+  - {id: c, workflow: two}
+  - {id: x, task: do.x@1}
+"""
+
+
+def test_a_fork_of_a_child_stands_alone(weave: Weave) -> None:
+    weave.publish(TWO_TASKS)
+    weave.publish(FAMILY)
+    parent = weave.start("parent")
+    weave.drive(lambda step, *rest: Done(error=ErrorClass.NON_RETRYABLE) if step == "b" else answers(step, *rest))
+    listed = weave.instances.instances_list(weave.namespace_id, Filter(workflow="two")).instances
+    (child,) = [bytes.fromhex(each["id"]) for each in listed]
+    assert weave.get(child)["state"] == "NEEDS_RECOVERY"
+    fork = forked(weave.fork(child, "b"))
+    before = weave.history(parent)
+    weave.drive(answers)
+    assert weave.get(fork)["state"] == "SUCCEEDED"
+    assert weave.get(fork)["parent"] is None
+    assert weave.history(parent) == before, "it waits for its own child"
+    weave.recover(child, Action.RETRY, "b")
+    weave.drive(answers)
+    assert weave.get(parent)["state"] == "SUCCEEDED"
+    again = forked(weave.fork(parent, "x"))
+    weave.drive(answers)
+    assert weave.get(again)["state"] == "SUCCEEDED"
+    assert ran(weave, again) == ["x"], "the child's result is copied"

@@ -166,3 +166,38 @@ def test_an_engine_error_and_a_held_instance_wait_for_a_person(weave: Weave) -> 
     assert broken(weave) == []
     weave.recover(one, Action.RETRY, "a")
     assert broken(weave) == []
+
+
+FAMILY = """
+orbit: weave/1
+workflow: parent
+version: 1
+timeout: 1d
+defaults: {queue: main, start_within: 10m}
+steps:
+  - {id: c, workflow: two}
+"""
+
+
+def test_a_parent_waits_for_its_child(weave: Weave) -> None:
+    weave.publish(TWO_TASKS)
+    weave.publish(FAMILY)
+    parent = weave.start("parent")
+    assert broken(weave) == [], "what lets the child begin is a stimulus"
+    weave.advance()
+    assert broken(weave) == []
+    weave.claim()
+    weave.pause(parent)
+    weave.advance()
+    assert weave.get(parent)["control"] == "PAUSING"
+    assert broken(weave) == [], "its child is not quiet yet"
+
+
+def test_a_child_that_is_gone_or_was_never_told_to_begin_is_found(weave: Weave) -> None:
+    weave.publish(TWO_TASKS)
+    weave.publish(FAMILY)
+    parent = weave.start("parent")
+    assert weave.database.transaction(lambda tx: tx.execute(delete(stimulus_table))) == 1
+    assert broken(weave) == ["NO_WAIT"]
+    write(weave, delete(instance_table).where(instance_table.c.id != parent))
+    assert broken(weave) == ["LOST_TASK"]
