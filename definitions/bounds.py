@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 
 from definitions import joins
 from definitions.joins import Needs
@@ -161,6 +162,23 @@ def poll(round_bounds: Bounds, rounds: Rounds, *, timeout_seconds: float) -> Bou
 def child(inner: Bounds) -> Bounds:
     """Return the bounds of a child instance; a time-out of its step can only shorten it."""
     return sequence([inner, record()])
+
+
+def foreach(item: Bounds, *, items_max: int, concurrency: int) -> Bounds:
+    """Return the bounds of steps that run for each item, so many items at once, and of the lists that go in and out.
+
+    An item begins as soon as one before it has ended, so after `n` times the longest item `n * concurrency` are done.
+    """
+    at_once = min(items_max, concurrency)
+    return Bounds(
+        tasks=items_max * item.tasks,
+        attempts=items_max * item.attempts,
+        rounds=items_max * item.rounds,
+        concurrent_tasks=at_once * item.concurrent_tasks,
+        # The list, the list of results, and the results one by one, which are together no larger than their list.
+        stored_bytes=items_max * (item.stored_bytes + RECORD_BYTES) + 3 * VALUE_BYTES_MAX + RECORD_BYTES,
+        active_seconds=ceil(items_max / at_once) * item.active_seconds,
+    )
 
 
 def value() -> Bounds:

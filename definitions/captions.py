@@ -6,6 +6,7 @@ from definitions.duration import format_duration
 from definitions.graph import (
     ChildSpec,
     FailSpec,
+    ForeachSpec,
     JoinSpec,
     Node,
     NodeKind,
@@ -39,6 +40,11 @@ def _facts_of(node: Node) -> list[str]:
             if poll.fail_when is not None:
                 ends.insert(0, f"fails when {poll.fail_when.source}")
             return [_task(poll.task), *_keys(poll.task), _rhythm(poll), *ends]
+        case ForeachSpec():
+            return [
+                f"for each item of {node.spec.items.source}",
+                f"at most {node.spec.items_max} items, {node.spec.concurrency} at once",
+            ]
         case WaitSpec(for_seconds=seconds):
             return [f"for {format_duration(seconds)}"]
         case UntilSpec(until=until, timeout_seconds=timeout):

@@ -157,4 +157,4 @@ def _check_bounds(model: DefinitionModel, proven: Bounds, findings: Findings) ->
     exceeded = [f"{value} {what} ({limit} are allowed)" for what, value, limit in checks if value > limit]
     if exceeded:
         message = f"one instance could use {', '.join(exceeded)}"
-        findings.at(Code.BOUND_EXCEEDED, model.place, message, "lower `max_rounds` or `max_attempts`")
+        findings.at(Code.BOUND_EXCEEDED, model.place, message, "lower `max_rounds`, `max_attempts` or `max_items`")

@@ -105,6 +105,9 @@ class _Side:
         for edge in graph.edges:
             source, target = graph.nodes[edge.source].id, graph.nodes[edge.target].id
             ways[target].add((source, edge.case))
+        for node in graph.nodes:
+            if node.within is not None and not ways[node.id]:
+                ways[node.id].add((node.within, "each item"))
         for node in graph.nodes:  # in topological order
             for source, _ in ways[node.id]:
                 self.ancestors[node.id] |= {source} | self.ancestors[source]

@@ -43,6 +43,14 @@ class ExpressionCompiler:
             self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, None), positions)
         return checked
 
+    def items(self, scalar: Scalar, environment: Environment) -> Checked | None:
+        """Compile an expression that gives a list; one that can't be a list is a finding."""
+        checked, positions = self._expression(scalar, environment, what="this")
+        if checked is not None and not checked.problems and checked.type.kind not in (Kind.LIST, Kind.DYN):
+            message = f"a foreach goes over a list, this is {checked.type}"
+            self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, None), positions)
+        return checked
+
     def _expression(self, scalar: Scalar, environment: Environment, *, what: str) -> tuple[Checked | None, Positions]:
         """Compile a scalar that is an expression as a whole; None if it is written as a template."""
         positions = positions_of(scalar, self._source)

@@ -32,6 +32,7 @@ class NodeKind(StrEnum):
     BRANCH = "BRANCH"  # chooses one case; its outgoing edges carry `case`
     FORK = "FORK"  # starts every branch of a `parallel` block, or every step of it that needs no other
     JOIN = "JOIN"  # ends a branch or parallel block
+    FOREACH = "FOREACH"  # runs the nodes that stand `within` it once for each item of a list
     WAIT = "WAIT"  # a durable timer, or a signal with its bound
     POLL = "POLL"  # bounded rounds, each one Pulse task
     SET = "SET"  # values computed from what is known
@@ -105,6 +106,17 @@ class BranchSpec:
     """The cases of a BRANCH node in the order in which they are tried."""
 
     cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeachSpec:
+    """What a FOREACH goes over, and what each item leaves: `output`, or the output of step `last`, or null."""
+
+    items: Expression
+    items_max: int
+    concurrency: int
+    output: Template | None
+    last: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +248,7 @@ class JoinSpec:
 Spec = (
     TaskSpec
     | BranchSpec
+    | ForeachSpec
     | WaitSpec
     | UntilSpec
     | SignalSpec
@@ -255,6 +268,8 @@ class Node:
     """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Line and column are those of the step.
 
     `inside` is the innermost parallel lane around it: the FORK's id and the lane's label.
+    `within` names the FOREACH of whose items the node is a part. No edge leads into or out of such a part: its nodes
+    without an incoming edge begin each item.
     """
 
     id: str
@@ -266,6 +281,7 @@ class Node:
     column: int
     inside: tuple[str, str] | None = None
     pause_at: bool = False  # the instance pauses before it runs
+    within: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from definitions.graph import (
     ChildSpec,
     Edge,
     FailSpec,
+    ForeachSpec,
     ForkSpec,
     Graph,
     JoinPolicy,
@@ -120,7 +121,9 @@ def _starts_from_json(document: Document | None) -> StartRules:
 
 
 def _node_to_json(node: Node) -> Document:
+    within = {} if node.within is None else {"within": node.within}
     return {
+        **within,
         "id": node.id,
         "kind": node.kind.value,
         "title": node.title,
@@ -145,6 +148,7 @@ def _node_from_json(document: Document) -> Node:
         column=document["column"],
         inside=(inside[0], inside[1]) if (inside := document.get("inside")) else None,
         pause_at=document.get("pause_at", False),
+        within=document.get("within"),
     )
 
 
@@ -224,6 +228,14 @@ def _spec_to_json(spec: Spec) -> Document | None:
             return _task_to_json(spec)
         case BranchSpec(cases=cases):
             return {"cases": [{"label": case.label, "when": _expression_to_json(case.when)} for case in cases]}
+        case ForeachSpec():
+            return {
+                "items": _expression_to_json(spec.items),
+                "items_max": spec.items_max,
+                "concurrency": spec.concurrency,
+                "output": _template_to_json(spec.output),
+                "last": spec.last,
+            }
         case WaitSpec(for_seconds=for_seconds):
             return {"for_seconds": for_seconds}
         case UntilSpec():
@@ -287,6 +299,9 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
         case NodeKind.BRANCH:
             cases = (Case(case["label"], _expression_from_json(case["when"])) for case in document["cases"])
             return BranchSpec(tuple(cases))
+        case NodeKind.FOREACH:
+            items = _certain_expression(document["items"])
+            return ForeachSpec(**{**document, "items": items, "output": _template_from_json(document["output"])})
         case NodeKind.WAIT if "until" in document:
             return UntilSpec(**{**document, "until": _certain_expression(document["until"])})
         case NodeKind.WAIT if "signal" in document:

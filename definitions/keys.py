@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from definitions.fields import Keys
 
-KINDS = ("task", "branch", "parallel", "wait", "poll", "workflow", "set", "fail", "return")
-LATER_KINDS = {"foreach": "a loop over items"}
+KINDS = ("task", "branch", "parallel", "foreach", "wait", "poll", "workflow", "set", "fail", "return")
+LATER_KINDS: dict[str, str] = {}
 OPTION_KEYS = frozenset(
     {"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry", "concurrency_keys"}
 )
@@ -44,6 +44,7 @@ ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | frozenset(KINDS), _LATER_KEY
 CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
 PARALLEL = Keys("`parallel`", frozenset({"join", "branches", "steps"}), {})
 JOIN = Keys("`join`", frozenset({"at_least"}), {})
+FOREACH = Keys("`foreach`", frozenset({"items", "max_items", "concurrency", "steps", "output"}), {})
 WAIT = Keys("`wait`", frozenset({"for", "until", "signal", "timeout", "on_timeout", "payload", "accept_when"}), {})
 POLL = Keys(
     "`poll`",

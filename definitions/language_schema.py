@@ -171,6 +171,8 @@ def _kind(kind: str) -> Schema:
         case "parallel":
             whole = _object(keys.PARALLEL, _parallel_values())
             return {**whole, "oneOf": [{"required": [name]} for name in ("branches", "steps")]}
+        case "foreach":
+            return _object(keys.FOREACH, _foreach_values(), required=("items", "max_items", "steps"))
         case "wait":
             return _wait()
         case "poll":
@@ -256,6 +258,17 @@ def _parallel_values() -> dict[str, Schema]:
             "maxItems": limits.BRANCHES_MAX,
             "description": "Steps that begin when those that they name in `needs` have ended.",
         },
+    }
+
+
+def _foreach_values() -> dict[str, Schema]:
+    at_once = _integer(limits.ITEM_CONCURRENCY_MIN, limits.ITEM_CONCURRENCY_MAX)
+    return {
+        "items": _described(_reference("expression"), "The list; `item` and `index` are known in the steps."),
+        "max_items": _described(_integer(limits.ITEMS_MIN, limits.ITEMS_MAX), "More items fail the step."),
+        "concurrency": _described(at_once, f"Items under way at once; {limits.ITEM_CONCURRENCY_DEFAULT} if not given."),
+        "steps": _described(_reference("some_steps"), "They run in order for each item."),
+        "output": _described(_reference("value"), "The result of an item; its last step's output if not given."),
     }
 
 

@@ -31,6 +31,9 @@ STEPS_MAX = 1_000
 CHILD_DEPTH_MAX = 8  # children of children
 BRANCHES_MAX = 100
 CASES_MAX = 100
+ITEMS_MIN, ITEMS_MAX = 1, 10_000  # `max_items` of a foreach
+ITEM_CONCURRENCY_MIN, ITEM_CONCURRENCY_MAX = 1, 100  # items of a foreach that are under way at once
+ITEM_CONCURRENCY_DEFAULT = 10
 IDENTIFIER_CHARACTERS_MAX = 64
 TITLE_CHARACTERS_MAX = 200
 VERSION_MAX = 2**31 - 1
@@ -69,5 +72,7 @@ BOUND_ACTIVE_SECONDS_MAX = SPAN_SECONDS_MAX
 
 assert ATTEMPTS_MIN <= ATTEMPTS_DEFAULT <= ATTEMPTS_MAX
 assert BACKOFF_SECONDS_MIN <= BACKOFF_SECONDS_DEFAULT <= BACKOFF_CAP_SECONDS_DEFAULT <= BACKOFF_SECONDS_MAX
+assert ITEMS_MAX <= RESULT_ITEMS_MAX, "what a foreach goes over, and its results, are lists that expressions may make"
+assert ITEMS_MAX <= BOUND_TASKS_MAX, "the largest legal foreach must be publishable on its own"
 assert START_WITHIN_SECONDS_DEFAULT <= SPAN_SECONDS_MAX, "a default must be a value that an author may write"
 assert POLL_ROUNDS_MAX <= BOUND_TASKS_MAX, "the largest legal poll must be publishable on its own"

@@ -13,6 +13,7 @@ from definitions.graph import (
     BranchSpec,
     ChildSpec,
     FailSpec,
+    ForeachSpec,
     Graph,
     JoinPolicy,
     JoinSpec,
@@ -29,6 +30,7 @@ _SHAPES = {
     NodeKind.BRANCH: ('{"', '"}'),
     NodeKind.FORK: ('[/"', '"\\]'),
     NodeKind.JOIN: ('(("', '"))'),
+    NodeKind.FOREACH: ('{{"', '"}}'),
     NodeKind.WAIT: ('(["', '"])'),
     NodeKind.POLL: ('[["', '"]]'),
     NodeKind.SET: ('["', '"]'),
@@ -51,11 +53,21 @@ _LABEL_CHARACTERS_MAX = 60
 def graph_to_mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> str:
     """Write the graph as a Mermaid flowchart, with the states of an instance's steps by id if they are given."""
     lines = ["flowchart TD"]
+    within: str | None = None
     for index, node in enumerate(graph.nodes):
+        if node.within != within:
+            if within is not None:
+                lines.append("  end")
+            if node.within is not None:
+                lines.append(f'  subgraph i{index}["each item of {_escaped(node.within)}"]')
+            within = node.within
         opening, closing = _SHAPES[node.kind]
         shown = [*_lines_of(node), *([states[node.id]] if states and node.id in states else [])]
         label = "<br/>".join(_escaped(line) for line in shown)
         lines.append(f"  n{index}{opening}{label}{closing}")
+    if within is not None:
+        lines.append("  end")
+    lines += [f"  n{foreach} -.-> n{first}" for foreach, first in _ways_into_items(graph)]
     for edge in graph.edges:
         case = _case_text(graph.nodes[edge.source], edge.case)
         arrow = f'-->|"{_escaped(case)}"|' if case else "-->"
@@ -74,6 +86,17 @@ def _state_classes(graph: Graph, states: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _ways_into_items(graph: Graph) -> list[tuple[int, int]]:
+    """Pair each foreach with the nodes that begin its items."""
+    place = {node.id: index for index, node in enumerate(graph.nodes)}
+    targets = {edge.target for edge in graph.edges}
+    return [
+        (place[node.within], index)
+        for index, node in enumerate(graph.nodes)
+        if node.within is not None and index not in targets
+    ]
+
+
 def _lines_of(node: Node) -> list[str]:
     if isinstance(node.spec, JoinSpec):
         return ["join"] if node.spec.policy is JoinPolicy.ALL else [f"join {node.spec.words}"]
@@ -84,6 +107,8 @@ def _lines_of(node: Node) -> list[str]:
         case PollSpec() as poll:
             every = format_duration(poll.every_seconds)
             lines.append(f"{poll.task.type}@{poll.task.task_version} every {every}, at most {poll.rounds_max}")
+        case ForeachSpec(items=items, items_max=count, concurrency=concurrency):
+            lines.append(f"for each of {items.source}, at most {count}, {concurrency} at once")
         case WaitSpec(for_seconds=seconds):
             lines.append(f"wait {format_duration(seconds)}")
         case UntilSpec(until=until, timeout_seconds=timeout):

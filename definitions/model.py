@@ -111,6 +111,18 @@ class ParallelModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeachModel:
+    """Steps that are run for each item of a list; `output` is what each item leaves, None if it is not written."""
+
+    items: Scalar | None
+    max_items: int | None
+    concurrency: int
+    steps: tuple[StepModel, ...]
+    output: YamlNode | None
+    has_output: bool  # written at all: `output: null` is an output
+
+
+@dataclass(frozen=True, slots=True)
 class WaitModel:
     """A wait for a span."""
 
@@ -189,6 +201,7 @@ Kind = (
     TaskModel
     | BranchModel
     | ParallelModel
+    | ForeachModel
     | WaitModel
     | UntilModel
     | SignalModel

@@ -6,7 +6,7 @@ each get their own and leave behind what all of them have, parallel branches lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from definitions import joins
@@ -18,6 +18,7 @@ from definitions.graph import JoinPolicy
 from definitions.model import (
     BranchModel,
     ChildModel,
+    ForeachModel,
     Kind,
     ParallelModel,
     PollModel,
@@ -33,12 +34,14 @@ INSTANCE = Type(
     required=frozenset({"id", "business_key", "started_at"}),
     closed=True,
 )
+# The kinds of steps whose output others may read.
+WITH_OUTPUT = (TaskModel, PollModel, SetModel, SignalModel, ForeachModel, ChildModel)
 _ROUND_ROOTS = {"round": INT}
 _LATER_ROOTS = {
     "output": "in `done_when` and `fail_when` of a poll",
     "round": "inside a poll",
-    "item": "inside `foreach`, which is not part of this version of the language",
-    "index": "inside `foreach`, which is not part of this version of the language",
+    "item": "in the steps and the `output` of a `foreach`",
+    "index": "in the steps and the `output` of a `foreach`",
     "error": "in error handlers, which are not part of this version of the language",
     "signal": "in `accept_when` of a wait for a signal; afterwards its payload is the step's output",
 }
@@ -51,10 +54,15 @@ class Scope:
     available: set[str] = field(default_factory=set)  # steps that have certainly succeeded
     known: Paths = NOTHING  # paths that conditions have proven
     reachable: bool = True
+    roots: Mapping[str, Type] = field(default_factory=dict)  # further roots here: `item` and `index` of a foreach
 
     def copy(self, known: Paths = NOTHING) -> Scope:
         """Return the scope of a branch that begins here; `known` is what its condition proves."""
-        return Scope(set(self.available), self.known | known, self.reachable)
+        return Scope(set(self.available), self.known | known, self.reachable, self.roots)
+
+    def of_items(self, item: Type) -> Scope:
+        """Return the scope of the steps that run for each item of a list."""
+        return Scope(set(self.available), self.known, self.reachable, {**self.roots, "item": item, "index": INT})
 
     def learn(self, other: Scope) -> None:
         """Add what is certain in another."""
@@ -71,13 +79,29 @@ class _Declared:
     order: int
 
 
+@dataclass(frozen=True, slots=True)
+class ResultOf:
+    """The place where a foreach makes the result of an item."""
+
+    foreach: str
+
+
+# Where an expression stands: in a step, in the result of an item, or (None) in the definition's output.
+At = str | ResultOf | None
+
+
 class Catalogue:
     """All steps of a definition, and the types of the outputs that the walk has met so far."""
 
     def __init__(self, steps: tuple[StepModel, ...]) -> None:
         self._declared: dict[str, _Declared] = {}
+        self._ends: dict[str, _Declared] = {}
         for order, (step, blocks) in enumerate(_walk(steps, ())):
             self._declared.setdefault(step.id, _Declared(step, blocks, order))
+            for block, kind, _ in blocks:
+                if isinstance(kind, ForeachModel):
+                    # Where the results of its items are made: behind the last step within it.
+                    self._ends[block] = _Declared(self._declared[block].step, blocks[: _depth(blocks, block)], order)
         self._types: dict[str, Type] = {}
         self._silent: set[str] = set()  # children that leave no output
 
@@ -85,43 +109,47 @@ class Catalogue:
         """Keep the type of a step's output."""
         self._types[step] = output
 
+    def output(self, step: str) -> Type:
+        """Give the type of the output of a step that the walk has met."""
+        return self._types.get(step, DYN)
+
     def learn_silent(self, step: str) -> None:
         """Keep that a step never has an output."""
         self._silent.add(step)
 
-    def environment(self, scope: Scope, *, input_type: Type, at: str | None, extra: dict[str, Type]) -> Environment:
-        """Return what an expression of step `at` (None: the definition's output) may read."""
+    def environment(self, scope: Scope, *, input_type: Type, at: At, extra: dict[str, Type]) -> Environment:
+        """Return what an expression at a place may read."""
 
         def facts(name: str) -> StepFacts | None:
             return self._facts(name, scope, at)
 
-        roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **extra}
+        roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **scope.roots, **extra}
         return Environment(roots, _LATER_ROOTS, facts, self._names, scope.known)
 
     def _names(self) -> Iterable[str]:
         return (name for name in self._declared if name)
 
-    def _facts(self, name: str, scope: Scope, at: str | None) -> StepFacts | None:
+    def _facts(self, name: str, scope: Scope, at: At) -> StepFacts | None:
         declared = self._declared.get(name)
         if declared is None or not name:
             return None
         kind = declared.step.kind
-        if kind is not None and not isinstance(kind, (TaskModel, PollModel, SetModel, SignalModel, ChildModel)):
+        if name in self._silent or (kind is not None and not isinstance(kind, WITH_OUTPUT)):
             return StepFacts(None, None)
-        if name in self._silent:
-            return StepFacts(None, None)
-        output = self._types.get(name, DYN)
+        output = self.output(name)
         if name in scope.available or not scope.reachable:
             return StepFacts(output, None)
         reason, guardable = self._why_not(declared, at)
         return StepFacts(output, reason, guardable)
 
-    def _why_not(self, declared: _Declared, at: str | None) -> tuple[str, bool]:
-        """Say why a step is not certain at the place of step `at`, and whether a guard can help."""
+    def _why_not(self, declared: _Declared, at: At) -> tuple[str, bool]:
+        """Say why a step is not certain at a place, and whether a guard can help."""
         shared = 0  # how many blocks around both are the same, entered the same way
-        here = self._declared.get(at) if at is not None else None
+        here = self._ends.get(at.foreach) if isinstance(at, ResultOf) else self._declared.get(at or "")
         if here is declared:
             return "it is this very step", False
+        if here is not None and any(block == declared.step.id for block, _, _ in here.blocks):
+            return "it has not ended here: this step is a part of it", False
         if here is not None:
             for (block, kind, label), (other, _, own) in zip(declared.blocks, here.blocks, strict=False):
                 if block != other:
@@ -133,6 +161,9 @@ class Catalogue:
                 shared += 1
             if declared.order > here.order:
                 return "it comes later", False
+        loop = next((block for block, kind, _ in declared.blocks[shared:] if isinstance(kind, ForeachModel)), None)
+        if loop is not None:
+            return f"it runs once for each item of `{loop}`: read the list of results, `steps.{loop}.output`", False
         if declared.step.when is not None:
             return "it has a `when` and is skipped if that does not hold", True
         if isinstance(declared.step.kind, SignalModel) and declared.step.kind.continue_on_timeout:
@@ -156,6 +187,11 @@ def _beside(block: str, parallel: ParallelModel, label: str, own: str) -> tuple[
     return f"it runs beside this one in `{block}`; name it in `needs` to read it", False
 
 
+def _depth(blocks: tuple[tuple[str, Kind, str], ...], wanted: str) -> int:
+    """Count the blocks around a step down to one of them, which is included."""
+    return 1 + next(place for place, (block, _, _) in enumerate(blocks) if block == wanted)
+
+
 def _walk(
     steps: tuple[StepModel, ...], blocks: tuple[tuple[str, Kind, str], ...]
 ) -> Iterator[tuple[StepModel, tuple[tuple[str, Kind, str], ...]]]:
@@ -168,6 +204,8 @@ def _walk(
             case ParallelModel(lanes=lanes):
                 for lane in lanes:
                     yield from _walk(lane.steps, (*blocks, (step.id, step.kind, lane.label)))
+            case ForeachModel(steps=inner):
+                yield from _walk(inner, (*blocks, (step.id, step.kind, "")))
 
 
 def steps_within(steps: tuple[StepModel, ...]) -> Iterator[StepModel]:

@@ -13,6 +13,7 @@ from definitions.codes import Code
 from definitions.expression.parser import KEYWORDS
 from definitions.fields import Fields, kind_of
 from definitions.findings import Findings
+from definitions.foreach_fields import read_foreach
 from definitions.hints import nearest
 from definitions.model import (
     BranchModel,
@@ -38,6 +39,7 @@ class StepReader:
 
     findings: Findings
     _ids: dict[str, tuple[str, int]] = field(default_factory=dict)  # folded id → id and line
+    _foreach_depth: int = 0
     count: int = 0
 
     def read_list(self, node: YamlNode | None, what: str, *, may_be_empty: bool = False) -> tuple[StepModel, ...]:
@@ -115,6 +117,8 @@ class StepReader:
                 return self._branch(fields)
             case "parallel":
                 return read_parallel(self, fields)
+            case "foreach":
+                return self._foreach(fields)
             case "wait":
                 return read_wait(fields)
             case "poll":
@@ -183,6 +187,17 @@ class StepReader:
         when = fields.scalar_of("when", required=True)
         steps = self.read_list(fields.node("steps", required=True), "`steps`", may_be_empty=True)
         return CaseModel(str(index + 1), when, steps, node.place)
+
+    def _foreach(self, fields: Fields) -> Kind | None:
+        if self._foreach_depth:
+            message = "a foreach can't stand within another: the items of both would multiply"
+            hint = "make one list of both before it, or a child workflow of the inner one"
+            self.findings.at(Code.FOREACH_NESTED, fields.key_place("foreach"), message, hint)
+        self._foreach_depth += 1
+        mapping = fields.mapping_of("foreach")
+        model = None if mapping is None else read_foreach(Fields(mapping, keys.FOREACH, self.findings), self.read_list)
+        self._foreach_depth -= 1
+        return model
 
     def _child(self, fields: Fields) -> Kind:
         written = fields.text("workflow", required=True, form=names.CHILD)

@@ -16,9 +16,9 @@ _ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane of a block: a case, a branch, or a step of a dependency graph, which `needs` other lanes by label.
+    """One lane of a block: a case, a branch, the steps of an item, or a step of a dependency graph.
 
-    `when` is the source of a case's condition.
+    Such a step `needs` other lanes by label; `when` is the source of a case's condition.
     """
 
     label: str
@@ -33,13 +33,13 @@ class Lane:
             return True
         last = self.parts[-1]
         if isinstance(last, Block):
-            return last.join is not None
+            return last.goes_on
         return last.kind not in _ENDS or last.when is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A branch or parallel block; `join` is None if every lane ends the instance."""
+    """A branch, parallel or foreach block; `join` is None if every lane ends the instance, and for a foreach."""
 
     opener: Node
     lanes: tuple[Lane, ...]
@@ -49,6 +49,11 @@ class Block:
     def has_needs(self) -> bool:
         """Tell whether the lanes have an order of their own."""
         return any(lane.needs for lane in self.lanes)
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether the flow can leave the block."""
+        return self.join is not None or self.opener.kind is NodeKind.FOREACH
 
 
 Part = Node | Block
@@ -80,6 +85,11 @@ class _Finder:
         place = start
         while place < stop:
             node = self._nodes[place]
+            if node.kind is NodeKind.FOREACH:
+                end = next((at for at in range(place + 1, stop) if self._nodes[at].within != node.id), stop)
+                found.append(Block(node, (Lane("each item", None, self.parts(place + 1, end)),), None))
+                place = end
+                continue
             if node.kind not in _OPENERS:
                 found.append(node)
                 place += 1

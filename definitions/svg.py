@@ -32,11 +32,11 @@ _DOT = 7
 
 _STYLE = """
 .orbit{--back:#ffffff;--text:#1f2430;--soft:#5b6472;--line:#8a93a3;--card:#f6f7f9;--frame:#c3c9d3;--lane:#fbfbfd;
---task:#2f6fde;--poll:#7b4fd0;--wait:#b26a00;--set:#0b7d77;--branch:#a13d8f;--parallel:#2c7a3f;--fail:#c22f2f;
---return:#4b5563}
+--task:#2f6fde;--poll:#7b4fd0;--wait:#b26a00;--set:#0b7d77;--branch:#a13d8f;--parallel:#2c7a3f;
+--foreach:#00728f;--fail:#c22f2f;--return:#4b5563}
 @media(prefers-color-scheme:dark){.orbit{--back:#14171d;--text:#e7eaf0;--soft:#a2abba;--line:#7d8797;--card:#1e232c;
 --frame:#414a59;--lane:#181c23;--task:#6fa3ff;--poll:#b594ff;--wait:#f0ad4e;--set:#4fd1c5;--branch:#ec8fd9;
---parallel:#6fcf85;--fail:#ff7b7b;--return:#aeb7c6}}
+--parallel:#6fcf85;--foreach:#5cc8e0;--fail:#ff7b7b;--return:#aeb7c6}}
 .orbit text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--text)}
 .orbit .back{fill:var(--back)}.orbit .card{fill:var(--card);stroke:var(--frame)}
 .orbit .frame{fill:var(--lane);stroke:var(--frame);stroke-dasharray:5 4}
@@ -45,7 +45,7 @@ _STYLE = """
 .orbit .middle{text-anchor:middle}.orbit .title{font-size:15px;font-weight:700}
 """ + "".join(
     f".orbit .{kind}{{fill:var(--{kind})}}\n"
-    for kind in ("task", "poll", "wait", "set", "branch", "parallel", "fail", "return")
+    for kind in ("task", "poll", "wait", "set", "branch", "parallel", "foreach", "fail", "return")
 )
 
 _STATE_COLOURS = {

@@ -14,7 +14,7 @@ from definitions.children import Children, schema_of
 from definitions.codes import Code
 from definitions.expression import Environment, Expression, Type
 from definitions.expression.checker import NOTHING, Paths
-from definitions.expression.types import DYN
+from definitions.expression.types import DYN, NULL, Kind
 from definitions.expressions import ExpressionCompiler
 from definitions.findings import Findings
 from definitions.graph import (
@@ -22,6 +22,7 @@ from definitions.graph import (
     Case,
     Edge,
     FailSpec,
+    ForeachSpec,
     ForkSpec,
     JoinPolicy,
     JoinSpec,
@@ -41,6 +42,7 @@ from definitions.model import (
     ChildModel,
     DefinitionModel,
     FailModel,
+    ForeachModel,
     JoinModel,
     LaneModel,
     ParallelModel,
@@ -54,7 +56,7 @@ from definitions.model import (
     WaitModel,
 )
 from definitions.schema import type_of_schema
-from definitions.scope import Catalogue, Scope, round_roots, signal_roots
+from definitions.scope import WITH_OUTPUT, At, Catalogue, ResultOf, Scope, round_roots, signal_roots
 from definitions.source import Source
 from definitions.tasks import Policy, keys_of, policy_of, spec_of
 from definitions.template import Template
@@ -111,6 +113,7 @@ class Weaver:
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
         self._inside: tuple[str, str] | None = None  # the innermost parallel lane around what is walked
+        self._within: str | None = None  # the foreach around the step that is walked
 
     def weave(self) -> Woven:
         """Walk everything and return the graph's parts; they are complete only if no finding was added."""
@@ -125,7 +128,7 @@ class Weaver:
         ends = bounds.sequence([total, bounds.value(), bounds.value()])  # the instance's own input and output
         return Woven(tuple(self._nodes), tuple(self._edges), output, ends, schema)
 
-    def _environment(self, scope: Scope, at: str | None, extra: dict[str, Type] | None = None) -> Environment:
+    def _environment(self, scope: Scope, at: At, extra: dict[str, Type] | None = None) -> Environment:
         return self._catalogue.environment(scope, input_type=self._input_type, at=at, extra=extra or {})
 
     def _block(self, steps: tuple[StepModel, ...], frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds]:
@@ -168,6 +171,8 @@ class Weaver:
                 return self._branch(spot, branch)
             case ParallelModel() as parallel:
                 return self._parallel(spot, parallel)
+            case ForeachModel() as foreach:
+                return self._foreach(spot, foreach)
             case WaitModel(seconds=seconds):
                 spec = WaitSpec(seconds or 0.0)
                 return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(seconds or 0.0)
@@ -195,7 +200,8 @@ class Weaver:
     def _add(self, spot: _Spot, kind: NodeKind, spec: Spec) -> int:
         line, column = spot.step.place
         step = spot.step
-        node = Node(step.id, kind, spec, spot.when, step.title, line, column, self._inside, step.pause_at)
+        place = (line, column, self._inside, step.pause_at, self._within)
+        node = Node(step.id, kind, spec, spot.when, step.title, *place)
         return self._append(node, spot.frontier)
 
     def _append(self, node: Node, frontier: Frontier) -> int:
@@ -386,6 +392,34 @@ class Weaver:
         side_by_side = bounds.parallel({label: walked[label].bounds for label in order}, needs, enough=enough)
         return self._join(step, ends, parallel.join), bounds.sequence([side_by_side, bounds.record(), bounds.record()])
 
+    def _foreach(self, spot: _Spot, foreach: ForeachModel) -> tuple[Frontier, Bounds]:
+        step, scope = spot.step, spot.scope
+        checked = None
+        if foreach.items is not None:
+            checked = self._expressions.items(foreach.items, self._environment(scope, step.id))
+        opener = self._add(spot, NodeKind.FOREACH, None)
+        here = scope.of_items(DYN if checked is None else checked.type.items or DYN)
+        around = self._inside, self._within
+        self._inside, self._within = None, step.id
+        _, part = self._block(foreach.steps, [], here)
+        self._inside, self._within = around
+        if not here.reachable:
+            message = "every item always ends the instance, so the foreach never has a result"
+            self._findings.at(Code.UNREACHABLE_JOIN, step.place, message, "end the instance after the foreach")
+        output, last, kind = None, None, NULL
+        if foreach.has_output:
+            result = self._expressions.template(foreach.output, self._environment(here, ResultOf(step.id)))
+            output, kind = result.template, result.type
+        elif foreach.steps and isinstance(foreach.steps[-1].kind, WITH_OUTPUT):
+            last = foreach.steps[-1].id
+            kind = self._catalogue.output(last) if last in here.available else DYN
+        if checked is not None and checked.expression is not None and foreach.max_items is not None:
+            spec = ForeachSpec(checked.expression, foreach.max_items, foreach.concurrency, output, last)
+            self._nodes[opener] = replace(self._nodes[opener], spec=spec)
+        self._succeed(spot, Type(Kind.LIST, items=kind))
+        total = bounds.foreach(part, items_max=foreach.max_items or 1, concurrency=foreach.concurrency)
+        return [(opener, None)], total
+
     def _lane(self, lane: LaneModel, ways: Frontier, scope: Scope) -> _Walked:
         """Walk one lane; of a step of a dependency graph, tell what is certain if it has run."""
         if not ways:
@@ -427,5 +461,5 @@ class Weaver:
         line, column = step.place
         policy, at_least = (JoinPolicy.ALL, 0) if join is None else (join.policy, join.at_least)
         spec = JoinSpec(policy, step.id, at_least)
-        node = Node(f"{step.id}.end", NodeKind.JOIN, spec, None, None, line, column, self._inside)
+        node = Node(f"{step.id}.end", NodeKind.JOIN, spec, None, None, line, column, self._inside, within=self._within)
         return [(self._append(node, ends), None)]

@@ -18,6 +18,7 @@ from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, Se
 from engine import (
     breakpoints,
     children,
+    foreach,
     forking,
     joining,
     migration,
@@ -73,6 +74,8 @@ def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Mi
     The revision grows by one if anything changed. Raises ValuesNeeded (load them, call again); AssertionError is a bug.
     """
     draft = Draft(flow, instance, now)
+    if flow.bodies:
+        foreach.expect(draft, stimuli)
     for stimulus in stimuli:
         _apply(draft, stimulus)
         _settle(draft)
@@ -125,7 +128,7 @@ def _apply(draft: Draft, stimulus: Stimulus) -> None:
 
 def _enter_open(draft: Draft) -> None:
     """Enter all that is due and that no decision of this advance leads to."""
-    for identifier in draft.flow.nodes:
+    for identifier in draft.flow.own_steps:
         if identifier not in draft.steps and draft.state not in INSTANCE_TERMINAL:
             _enter(draft, identifier)
 
@@ -144,6 +147,8 @@ def _cancel(draft: Draft, stimulus: CancelRequested) -> None:
 def _recover(draft: Draft, decision: Recovered) -> None:
     was = None if decision.step is None else draft.steps.get(decision.step)
     reopened = recovery.apply(draft, decision)
+    if draft.flow.bodies:
+        foreach.go_on(draft)
     if reopened is not None:
         # What has had a task was let in by its `when` before; the rest is judged again from its beginning.
         if reopened.round:
@@ -162,6 +167,7 @@ def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClos
         draft.record("stimulus.superseded", stimulus.step, stimulus=type(stimulus).__name__, round=stimulus.round)
         return
     node = draft.flow.nodes[stimulus.step]
+    draft.stand_at(node.id)
     match stimulus:
         case TaskEnded() if node.kind is NodeKind.WORKFLOW:
             children.ended(draft, node, stimulus)
@@ -177,13 +183,9 @@ def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClos
 
 def _settle(draft: Draft) -> None:
     """Let the flow run on from what was decided, judge failures, and end the instance if that is due."""
-    while draft.decided or draft.failures or draft.joins:
-        while draft.decided and draft.state is not InstanceState.ENDING:
-            decided = draft.decided.popleft()
-            draft.look_at(decided)
-            for target in draft.flow.outgoing[decided]:
-                if target not in draft.steps:
-                    _enter(draft, target)
+    while draft.decided or draft.openings or draft.failures or draft.joins:
+        while (draft.decided or draft.openings) and draft.state is not InstanceState.ENDING:
+            _flow_on(draft)
         draft.decided.clear()
         if draft.state is InstanceState.ENDING:
             draft.joins.clear()
@@ -200,8 +202,24 @@ def _settle(draft: Draft) -> None:
         _end(draft, InstanceState(draft.ending_as.value))
 
 
+def _flow_on(draft: Draft) -> None:
+    """Look behind one step that was decided, or begin with one of an item."""
+    if draft.openings:
+        _enter(draft, draft.openings.popleft())
+        return
+    identifier = draft.decided.popleft()
+    if identifier not in draft.steps:
+        return  # its item was done with meanwhile
+    draft.look_at(identifier)
+    for target in draft.flow.outgoing[identifier]:
+        if target not in draft.steps:
+            _enter(draft, target)
+    if draft.flow.bodies:
+        foreach.decided(draft, identifier)
+
+
 def _judge_failure(draft: Draft, step: Step) -> None:
-    if joining.takes_failure(draft, step):
+    if joining.takes_failure(draft, step) or (draft.flow.bodies and foreach.takes_failure(draft, step)):
         return
     if draft.state is not InstanceState.RUNNING:
         return  # one reason to hold or to end is enough; the step shows its own
@@ -221,6 +239,7 @@ def _hold_or_fail(draft: Draft, error: Failure) -> None:
 
 def _complete(draft: Draft) -> None:
     output = draft.flow.graph.output
+    draft.stand_at(None)
     if output is not None:
         try:
             draft.keep(OUTPUT, render(draft, output))
@@ -244,6 +263,7 @@ def _enter(draft: Draft, identifier: str) -> None:
     if way is EdgeState.UNDECIDED:
         return
     node = draft.flow.nodes[identifier]
+    draft.stand_at(identifier)
     if way is EdgeState.DEAD:
         opener = draft.flow.opener(node)
         is_passed = opener is not None and draft.steps[opener].reason in PASSED
@@ -280,6 +300,7 @@ def _way_in(draft: Draft, identifier: str) -> EdgeState:
 
 
 def _run_or_fail(draft: Draft, node: Node) -> None:
+    draft.stand_at(node.id)
     try:
         _run(draft, node)
     except ExpressionFailed as failed:
@@ -294,6 +315,8 @@ def _run(draft: Draft, node: Node) -> None:
             draft.succeed(node.id, chosen=choose(draft, node))
         case ((NodeKind.FORK | NodeKind.JOIN), _):
             draft.succeed(node.id)
+        case NodeKind.FOREACH, _:
+            foreach.enter(draft, node)
         case NodeKind.WAIT, _:
             waiting.enter(draft, node)
         case NodeKind.WORKFLOW, _:
@@ -344,11 +367,14 @@ def _is_due(step: Step, now: Micros) -> bool:
 
 
 def _fire(draft: Draft, node: Node, step: Step) -> None:
+    draft.stand_at(step.id)
     if step.state is StepState.RUNNING:
         draft.cancel_task(step, StepReason.STEP_TIMED_OUT)
     elif step.reason is StepReason.BREAKPOINT:
         breakpoints.leave(draft, step)
         _run(draft, node)
+    elif node.kind is NodeKind.FOREACH:
+        foreach.fire(draft, step)
     elif step.reason in {StepReason.TIMER, StepReason.SIGNAL}:
         waiting.fire(draft, node, step)
     elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:

@@ -19,21 +19,23 @@ from msgspec.structs import replace
 from definitions.graph import ChildSpec, NodeKind, TaskSpec
 from engine.admission import ended_places
 from engine.advance import advance
-from engine.command import CancelTask, Commands, Entry, InstructChild, SubmitTask, TakeSignal
+from engine.command import CancelTask, Commands, Entry, InstructChild, SettledItem, SubmitTask, TakeSignal
 from engine.family import Born, born, children_insert, told_to_children, told_to_parent
 from engine.flow import Flow
 from engine.formats import StateFormats
 from engine.instance import ENGINE_ERROR, OUTPUT, SIGNALS, Failure, Instance, Step
+from engine.items import own_name
 from engine.ports import Flows, TaskLayer, Terms
 from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
 from engine.stimulus import PauseRequested, Stimulus, SubmissionRefused
 from engine.store.instance_lists import labels_insert
 from engine.store.instances import Stored, instances_insert, instances_update
+from engine.store.items import items_insert
 from engine.store.limits import running_delete
 from engine.store.records import Recorded, history_insert, values_insert, values_load
 from engine.store.signals import signals_kept, signals_take
-from engine.store.steps import steps_insert, steps_update
+from engine.store.steps import steps_delete, steps_insert, steps_update
 from engine.store.stimuli import Pending, StoredStimulus, stimuli_hold, stimuli_insert, stimuli_release
 from orbit.access import queue_not_found
 from orbit.clock import Micros, seconds
@@ -69,6 +71,7 @@ class Work:
     is_new: bool = False
     instance: Instance = field(init=False)
     changed_steps: set[str] = field(default_factory=set)
+    settled: list[SettledItem] = field(default_factory=list)
     values: dict[str, Json] = field(default_factory=dict)
     kept: dict[str, Json] = field(default_factory=dict)
     recorded: list[Recorded] = field(default_factory=list)
@@ -178,7 +181,7 @@ class Advancer:
         of_tasks: list[tuple[Work, str, bytes | None]] = []
         for work, slots in needed:
             for slot in slots - {SIGNALS}:
-                node = work.flow.nodes.get(slot)
+                node = work.flow.nodes.get(own_name(slot))
                 if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL} and not _is_given(work, slot):
                     of_tasks.append((work, slot, work.instance.steps[slot].task_id))
                 elif node is not None and node.kind is NodeKind.WORKFLOW and not _is_given(work, slot):
@@ -267,13 +270,14 @@ class Advancer:
         changed: list[tuple[bytes, Step, Step]] = []
         for work in good:
             known, steps = work.stored.instance.steps, work.instance.steps
-            for name in sorted(work.changed_steps):
+            for name in sorted(work.changed_steps & steps.keys()):
                 if name in known:
                     changed.append((work.instance.id, known[name], steps[name]))
                 else:
                     entered.append((work.instance.id, steps[name]))
         steps_insert(tx, entered)
         steps_update(tx, changed)
+        _put_away(tx, good)
         values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
         running_delete(tx, [place for work in good if _has_ended(work) for place in ended_places(work.stored)])
         signals_take(tx, [(take.id, take.step) for work in good for take in work.takes], now=now)
@@ -294,6 +298,17 @@ class Advancer:
             work.has_told = bool(found or work.children)
             told += found
         stimuli_insert(tx, told)
+
+
+def _put_away(tx: Transaction, works: Sequence[Work]) -> None:
+    """Move the steps of items that are done with to where no advance reads them."""
+    settled = [(work, item) for work in works for item in work.settled]
+    if settled:
+        items_insert(tx, [(work.instance.id, item) for work, item in settled])
+        known = [
+            (work, step.id) for work, item in settled for step in item.steps if step.id in work.stored.instance.steps
+        ]
+        steps_delete(tx, [(work.instance.id, step) for work, step in known])
 
 
 def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
@@ -368,6 +383,7 @@ def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
     work.changed_steps |= commands.steps
     work.pause = work.pause or commands.pause
     work.cancels.extend(commands.cancels)
+    work.settled.extend(commands.settled)
     if commands.takes:
         work.takes.extend(commands.takes)
         work.values[SIGNALS] = after.values[SIGNALS]  # what was taken is gone for the advances that follow

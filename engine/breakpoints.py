@@ -10,12 +10,13 @@ from __future__ import annotations
 from definitions.graph import Node
 from engine.draft import Draft
 from engine.instance import Step
+from engine.items import own_name
 from engine.states import Control, StepReason, StepState
 
 
 def is_before(draft: Draft, node: Node) -> bool:
     """Tell whether the instance has to pause before a step that is about to run for the first time."""
-    return (node.pause_at or node.id in draft.before.pause_at) and not draft.is_reopened(node.id)
+    return (node.pause_at or own_name(node.id) in draft.before.pause_at) and not draft.is_reopened(node.id)
 
 
 def reach(draft: Draft, node: Node) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from definitions.graph import ChildSpec, TaskSpec
+from engine.instance import Step
 from engine.stimulus import Instructed
 from orbit.clock import Micros
 from orbit.jsontext import Json
@@ -69,11 +70,21 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class SettledItem:
+    """An item of a foreach that is done with: its steps as they ended. Nothing of it is looked at again."""
+
+    foreach: str
+    index: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Commands:
     """All that one advance asks for.
 
     `values` are to be kept (outputs that no task holds, and the instance's own), `steps` are the ids whose rows have
-    changed. `pause` asks for a pause with that reason, after all else. Timers are not listed: `Instance.due_at` is
+    changed, `settled` are items whose steps are out of the way from now on. `pause` asks for a pause with that reason,
+    after all else. Timers are not listed: `Instance.due_at` is
     the next one.
     """
 
@@ -84,4 +95,5 @@ class Commands:
     values: Mapping[str, Json] | None = None
     history: tuple[Entry, ...] = ()
     steps: frozenset[str] = frozenset()
+    settled: tuple[SettledItem, ...] = ()
     instructions: tuple[InstructChild, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from definitions.graph import BranchSpec, Graph, JoinSpec, PollSpec, SignalSpec
 from engine import joining, polling, signals
+from engine.items import own_name
 from engine.simulator import Line
 from engine.states import StepReason
 
@@ -61,9 +62,12 @@ def items_of(graph: Graph) -> frozenset[Item]:
 
 
 def path_of(trace: Iterable[Line]) -> list[str]:
-    """Name the steps that ran, in the order in which they began; joins are no steps of the author."""
+    """Name the steps that ran, in the order in which they began; joins are no steps of the author.
+
+    A step of items stands once, where the first item began it.
+    """
     ran = (line.entry.step for line in trace if line.entry.kind in _RAN)
-    return list(dict.fromkeys(step for step in ran if step is not None and "." not in step))
+    return list(dict.fromkeys(own_name(step) for step in ran if step is not None and "." not in step))
 
 
 def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
@@ -71,7 +75,7 @@ def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
     lines = list(trace)
     found = {Item(step, "ran") for step in path_of(lines)}
     for line in lines:
-        step, data = line.entry.step, line.entry.data
+        step, data = None if line.entry.step is None else own_name(line.entry.step), line.entry.data
         match line.entry.kind:
             case "step.succeeded" if step is not None and "case" in data:
                 found.add(Item(step, "case", data["case"]))

@@ -7,14 +7,16 @@ that the transition tables do not have raises AssertionError, which the runner t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
 from definitions.graph import NodeKind
-from engine.command import CancelTask, Commands, Entry, InstructChild, SubmitTask, TakeSignal
+from engine.command import CancelTask, Commands, Entry, InstructChild, SettledItem, SubmitTask, TakeSignal
 from engine.flow import Flow
 from engine.instance import SIGNALS, Failure, Instance, Signal, Step
+from engine.items import Item
 from engine.states import (
     CONTROL_MOVES,
     INSTANCE_MOVES,
@@ -53,6 +55,12 @@ class Draft:
         self.decided: deque[str] = deque()
         self.failures: deque[Step] = deque()
         self.joins: dict[str, None] = {}  # those that have to be judged by the outcomes of their lanes
+        # Steps of items that are about to begin, and the item whose values expressions see at the moment.
+        self.openings: deque[str] = deque()
+        self.item: Item | None = None
+        self.begun_items = 0
+        self.arriving: frozenset[str] = frozenset()
+        self._settled: list[SettledItem] = []
         self._reopened: dict[str, Step] = {}
         self._changed: dict[str, None] = {}
         self._submits: dict[str, SubmitTask] = {}
@@ -74,9 +82,15 @@ class Draft:
     @property
     def is_complete(self) -> bool:
         """Tell whether every step of the graph is decided."""
-        return len(self.steps) == len(self.flow.nodes) and all(
-            step.state in STEP_TERMINAL for step in self.steps.values()
-        )
+        entered = len(self.steps)
+        if self.flow.bodies:
+            # Items that have failed may be left, where a join took the failure of their foreach as an outcome.
+            entered = sum(self.flow.item_of(identifier) is None for identifier in self.steps)
+        return entered == len(self.flow.own_steps) and all(step.state in STEP_TERMINAL for step in self.steps.values())
+
+    def stand_at(self, identifier: str | None) -> None:
+        """Let expressions see what a step sees: the item that it is a part of, if it is one."""
+        self.item = None if identifier is None else self.flow.item_of(identifier)
 
     # What becomes.
 
@@ -114,6 +128,7 @@ class Draft:
             # Its tasks count on: a late answer of an earlier one must not be taken for the new one's.
             fields["round"] = was.round + fields.get("round", 0)
             fields |= {"rounds_before": was.round, "retry_of": was.task_id or was.retry_of, "log": was.log}
+            fields.setdefault("items", was.items)
         return self._put(Step(identifier, state, self.now, **fields))
 
     def reopen(self, step: Step) -> None:
@@ -124,6 +139,10 @@ class Draft:
     def is_reopened(self, identifier: str) -> bool:
         """Tell whether a step has been taken back and has to be entered again."""
         return identifier in self._reopened
+
+    def reopened(self, identifier: str) -> Step | None:
+        """Give what a step was before it was taken back in this advance."""
+        return self._reopened.get(identifier)
 
     def change(self, step: Step, state: StepState | None = None, **fields: Any) -> Step:
         """Change an entered step, its state by its table."""
@@ -176,6 +195,13 @@ class Draft:
             self._submits.pop(step.id, None)
             self.cancelled(step.id, reason)
 
+    def settle_item(self, item: Item, identifiers: Iterable[str]) -> None:
+        """Put the steps of an item that is done with out of the way."""
+        steps = tuple(self.steps.pop(identifier) for identifier in identifiers if identifier in self.steps)
+        for step in steps:
+            self._changed.pop(step.id, None)
+        self._settled.append(SettledItem(item.foreach, item.index, steps))
+
     # What is asked of the shell.
 
     def submit(self, command: SubmitTask) -> None:
@@ -208,10 +234,11 @@ class Draft:
         self.end_as(ending_as, error)
         for step in self.unfinished():
             self.stop(step, StepReason.INSTANCE_ENDED)
-        for identifier in self.flow.nodes:
+        for identifier in self.flow.own_steps:
             if identifier not in self.steps:
                 self.decide(identifier, StepState.CANCELLED, reason=StepReason.INSTANCE_ENDED)
         self.decided.clear()
+        self.openings.clear()
 
     def end_as(self, ending_as: Ending, error: Failure | None) -> None:
         """Say what an ENDING instance becomes; a cancel may still change that."""
@@ -230,6 +257,7 @@ class Draft:
             self._kept or None,
             tuple(self._history),
             frozenset(self._changed),
+            tuple(self._settled),
             tuple(self._instructions),
         )
         instance = replace(

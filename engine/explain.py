@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from definitions.graph import ChildSpec, NodeKind
 from engine import joining
 from engine.flow import Flow
-from engine.instance import Instance, Pause, Step
+from engine.instance import Instance, Items, Pause, Step
 from engine.lanes import ParallelBlock
 from engine.polling import task_spec
 from engine.signals import signal_spec
@@ -29,6 +29,8 @@ from orbit.jsontext import Json
 
 # Tasks that are looked at for one explanation.
 TASKS_SHOWN = 20
+# Unfinished steps that one explanation tells of: a foreach may have thousands under way.
+STEPS_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,14 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
     unfinished = [
         step for step in instance.steps.values() if step.state in STEP_UNFINISHED and step.reason is not StepReason.JOIN
     ]
-    reasons += [_step_reason(flow, step, looks or {}) for step in sorted(unfinished, key=lambda step: order[step.id])]
+    unfinished.sort(key=lambda step: order[step.id])
+    reasons += [_step_reason(flow, step, looks or {}) for step in unfinished[:STEPS_SHOWN]]
     reasons += [_join_reason(block, outcomes) for block, outcomes in joining.open_blocks(flow, instance)]
     if not reasons and not instance.steps:
         reasons.append({"kind": "RUNNER", "text": "has been started by its parent and begins at once"})
     summary = "; ".join(str(reason["text"]) for reason in reasons)
+    if len(unfinished) > STEPS_SHOWN:
+        summary += f"; and {len(unfinished) - STEPS_SHOWN} more steps wait"
     if instance.state is InstanceState.ENDING:
         summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
     return {"state": instance.state.value, "summary": summary, "waits_for": reasons}
@@ -89,6 +94,17 @@ def explain_newer(instance: Instance, number: int, newest: int) -> dict[str, Jso
     text = f"waits for a newer node: its state has form {number}, this node knows forms up to {newest}"
     reason = {"kind": "NEWER_NODE", "text": text, "format": number, "known": newest}
     return {"state": instance.state.value, "summary": text, "waits_for": [reason]}
+
+
+def _items_reason(step: Step, items: Items) -> dict[str, Json]:
+    text = f"step {step.id} waits for its items: {items.ended} of {items.count} have ended, {items.open} are under way"
+    if items.error is not None:
+        text += f", none begins any more because of {items.error.code}"
+    form: dict[str, Json] = {"kind": "ITEMS", "count": items.count, "ended": items.ended, "open": items.open}
+    if step.due_at is not None:
+        form["until"] = to_rfc3339(step.due_at)
+        text += f"; more are tried at {form['until']}"
+    return form | {"text": text}
 
 
 def _child_reason(spec: ChildSpec, step: Step, look: TaskLook | None) -> dict[str, Json]:
@@ -146,6 +162,8 @@ def _join_reason(block: ParallelBlock, outcomes: joining.Outcomes) -> dict[str, 
 
 def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dict[str, Json]:
     form: dict[str, Json] = {"step": step.id}
+    if step.items is not None:
+        return form | _items_reason(step, step.items)
     if step.state is StepState.WAITING:
         assert step.due_at is not None
         form |= {"kind": "TIMER", "until": to_rfc3339(step.due_at)}
@@ -153,7 +171,12 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
             case StepReason.QUEUE_FULL:
                 queue = task_spec(flow.nodes[step.id]).queue
                 form |= {"kind": "QUEUE_FULL", "queue": queue, "refusals": step.refused_count}
-                form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
+                item = flow.item_of(step.id)
+                if item is None:
+                    form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
+                else:
+                    tries = f"tries again with the other items of {item.foreach}, until {form['until']}"
+                    form["text"] = f"step {step.id} waits for room on queue {queue}, {tries}"
             case StepReason.POLL_GAP:
                 form["text"] = f"step {step.id} asks again (round {step.poll_round + 1}) at {form['until']}"
             case StepReason.BREAKPOINT:

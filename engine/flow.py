@@ -9,6 +9,7 @@ Joins of other policies than `all`, and steps with `needs`, are judged by `joini
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from definitions.graph import (
     BranchSpec,
     ChildSpec,
     FailSpec,
+    ForeachSpec,
     Graph,
     JoinSpec,
     Node,
@@ -32,6 +34,7 @@ from definitions.graph import (
 )
 from definitions.template import Template
 from engine.instance import Step
+from engine.items import Item, PerItem, item_step, node_of_item, own_name, parted
 from engine.lanes import lanes_of
 from engine.states import PASSED, StepState
 from orbit.schemas.validation import validator_of
@@ -45,26 +48,76 @@ class EdgeState(Enum):
     DEAD = 2
 
 
+Incoming = tuple[tuple[Node, str | None], ...]  # the sources of a node's edges with their cases
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What is run for each item of a foreach: its steps, and those of them that begin an item."""
+
+    steps: tuple[str, ...]
+    roots: tuple[str, ...]
+
+
 class Flow:
     """A graph with its neighbours and schema validators, made once per version and shared by all its instances."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.nodes: Mapping[str, Node] = {node.id: node for node in graph.nodes}
-        self.order: Mapping[str, int] = {node.id: index for index, node in enumerate(graph.nodes)}
+        within = {node.id: node.within for node in graph.nodes if node.within is not None}
+        self._within = within
+        self.nodes: Mapping[str, Node] = PerItem(
+            {node.id: node for node in graph.nodes}, within, lambda _step, index, node: node_of_item(node, index)
+        )
+        places = {node.id: (index,) for index, node in enumerate(graph.nodes)}
+        self.order: Mapping[str, tuple[int, ...]] = PerItem(
+            places, within, lambda step, index, place: (*places[within[step]], index, *place)
+        )
         incoming: dict[str, list[tuple[Node, str | None]]] = {node.id: [] for node in graph.nodes}
         outgoing: dict[str, dict[str, None]] = {node.id: {} for node in graph.nodes}
         for edge in graph.edges:
             source, target = graph.nodes[edge.source], graph.nodes[edge.target]
             incoming[target.id].append((source, edge.case))
             outgoing[source.id][target.id] = None
-        self.incoming = {identifier: tuple(edges) for identifier, edges in incoming.items()}
-        self.outgoing = {identifier: tuple(targets) for identifier, targets in outgoing.items()}
-        self.roots = tuple(node.id for node in graph.nodes if not incoming[node.id])
+        self.incoming: Mapping[str, Incoming] = PerItem(
+            {identifier: tuple(edges) for identifier, edges in incoming.items()}, within, _incoming_of_item
+        )
+        self.outgoing: Mapping[str, tuple[str, ...]] = PerItem(
+            {identifier: tuple(targets) for identifier, targets in outgoing.items()},
+            within,
+            lambda _step, index, targets: tuple(item_step(target, index) for target in targets),
+        )
+        # The steps of the instance itself; those of items are entered with their item.
+        self.own_steps = tuple(node.id for node in graph.nodes if node.within is None)
+        self.roots = tuple(identifier for identifier in self.own_steps if not incoming[identifier])
+        self.bodies: Mapping[str, Body] = {
+            node.id: Body(
+                tuple(part for part in within if within[part] == node.id),
+                tuple(part for part in within if within[part] == node.id and not incoming[part]),
+            )
+            for node in graph.nodes
+            if node.kind is NodeKind.FOREACH
+        }
         self.queues = graph.queues
         self.lanes = lanes_of(graph)
         self._child_validators: dict[str, Draft202012Validator] = {}
         self._output_validators: dict[str, Draft202012Validator | None] = {}
+
+    def item_of(self, identifier: str) -> Item | None:
+        """Tell whose part a step is; None for a step of the instance itself, and for what is no step."""
+        found = parted(identifier) if self._within else None
+        if found is None or found[0] not in self._within:
+            return None
+        return Item(self._within[found[0]], found[1])
+
+    def knows(self, identifier: str) -> bool:
+        """Tell whether that can be a step of an instance: one of its own, or one of an item."""
+        return (identifier in self.nodes and identifier not in self._within) or self.item_of(identifier) is not None
+
+    def seen_as(self, name: str, item: Item | None) -> str:
+        """Give the id of the step that an expression in an item, or outside of any, means by a name."""
+        is_part = item is not None and self._within.get(name) == item.foreach
+        return item_step(name, item.index) if is_part and item is not None else name
 
     @cached_property
     def references(self) -> Mapping[str, frozenset[str]]:
@@ -73,6 +126,8 @@ class Flow:
         for node in self.graph.nodes:
             parts = [node.when, *_expressions(node.spec)]
             found[node.id] = frozenset[str]().union(*(part.step_references for part in parts if part is not None))
+            if isinstance(node.spec, ForeachSpec) and node.spec.last is not None:
+                found[node.id] |= {node.spec.last}
         return found
 
     @cached_property
@@ -96,24 +151,32 @@ class Flow:
 
     def output_validator(self, node: Node) -> Draft202012Validator | None:
         """Give the compiled validator of a step's output, None if it declares no schema."""
-        if node.id not in self._output_validators:
+        name = own_name(node.id)
+        if name not in self._output_validators:
             spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
             schema = spec.output_schema if isinstance(spec, TaskSpec | ChildSpec) else None
             if isinstance(spec, SignalSpec):
                 schema = spec.payload_schema
-            self._output_validators[node.id] = None if schema is None else validator_of(schema)
-        return self._output_validators[node.id]
+            if isinstance(spec, ForeachSpec):
+                schema = {"type": "array", "maxItems": spec.items_max}
+            self._output_validators[name] = None if schema is None else validator_of(schema)
+        return self._output_validators[name]
 
     def child_validator(self, node: Node) -> Draft202012Validator:
         """Give the compiled validator of the input of a node's child."""
-        if node.id not in self._child_validators:
+        name = own_name(node.id)
+        if name not in self._child_validators:
             assert isinstance(node.spec, ChildSpec), f"node {node.id} has no child"
-            self._child_validators[node.id] = validator_of(node.spec.input_schema)
-        return self._child_validators[node.id]
+            self._child_validators[name] = validator_of(node.spec.input_schema)
+        return self._child_validators[name]
 
     def opener(self, node: Node) -> str | None:
         """Name the block that a JOIN closes."""
         return node.spec.opens if isinstance(node.spec, JoinSpec) else None
+
+
+def _incoming_of_item(_step: str, index: int, edges: Incoming) -> Incoming:
+    return tuple((node_of_item(source, index), case) for source, case in edges)
 
 
 def _expressions(spec: Spec) -> list[Expression | Template | None]:
@@ -126,6 +189,8 @@ def _expressions(spec: Spec) -> list[Expression | Template | None]:
             return [spec.accept_when]
         case BranchSpec():
             return [case.when for case in spec.cases]
+        case ForeachSpec():
+            return [spec.items, spec.output]
         case SetSpec():
             return [spec.values]
         case FailSpec():

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from definitions.graph import NodeKind
 from engine.draft import Draft
 from engine.flow import Flow
@@ -42,8 +44,9 @@ def kept_steps(flow: Flow, instance: Instance, step: str) -> Mapping[str, Step]:
     while found := [each for each in instance.steps.values() if _holds_up(flow, instance, each, again)]:
         again |= _behind(flow, [each.id for each in found])
     return {
-        identifier: instance.steps[identifier]
-        for identifier in flow.nodes
+        # The items of a foreach are not copied, only its results: the copy counts none.
+        identifier: replace(instance.steps[identifier], items=None)
+        for identifier in flow.own_steps
         if identifier in instance.steps and identifier not in again
     }
 
@@ -52,6 +55,8 @@ def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) 
     """Name the first step that would be run again although its effect happened or may have; None for none."""
     for step in sorted((each for each in instance.steps.values() if each.id not in kept), key=lambda e: e.entered_at):
         node = flow.nodes[step.id]
+        if step.items is not None and step.items.next and has_tasks(flow, step.id):
+            return step.id
         if node.kind not in {NodeKind.TASK, NodeKind.WORKFLOW} or step.task_id is None:
             continue
         details = {} if step.error is None else step.error.details or {}
@@ -59,6 +64,11 @@ def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) 
         if step.state is StepState.SUCCEEDED or is_doubtful or details.get("effect_unknown"):
             return step.id
     return None
+
+
+def has_tasks(flow: Flow, foreach: str) -> bool:
+    """Tell whether what is done for each item of a foreach has effects outside."""
+    return any(flow.nodes[step].kind in {NodeKind.TASK, NodeKind.WORKFLOW} for step in flow.bodies[foreach].steps)
 
 
 def apply(draft: Draft, stimulus: Forked) -> None:

@@ -107,14 +107,33 @@ class Signal(msgspec.Struct, frozen=True):
     expires_at: Micros
 
 
+class Items(msgspec.Struct, frozen=True):
+    """How far a foreach is: of `count` items those before `next` have begun, and `open` of these have not ended.
+
+    `result_bytes` is how much JSON the results have so far. `error` is why the foreach fails as soon as
+    all its items are at rest: no new one begins.
+    """
+
+    count: int
+    next: int = 0
+    open: int = 0
+    result_bytes: int = 0
+    error: Failure | None = None
+
+    @property
+    def ended(self) -> int:
+        """Count the items that have a result."""
+        return self.next - self.open
+
+
 class Step(msgspec.Struct, frozen=True, array_like=True):
     """One entered step. A struct, because steps are what a batch reads, copies and changes most.
 
     `round` numbers the step's tasks from 1 (0: none yet), so that a late answer of an earlier one is recognised.
     `due_at` is when a WAITING step goes on, `timeout_at` when its bound ends, `start_by_at` until when a full queue is
     tried. `task_id` is the step's task, or its child's instance. `rounds_before` are those before a person's retry,
-    from which a poll counts anew; `retry_of` is the task whose line the current round's continues. What the definition
-    says stays in the graph.
+    from which a poll counts anew; `retry_of` is the task whose line the current round's continues. `items` is a
+    foreach's. What the definition says stays in the graph.
     """
 
     id: str
@@ -134,6 +153,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     log: RoundLog | None = None
     rounds_before: int = 0
     retry_of: bytes | None = None
+    items: Items | None = None
 
     @property
     def poll_round(self) -> int:

@@ -165,8 +165,16 @@ def close(draft: Draft, block: ParallelBlock) -> None:
 
 
 def holds(flow: Flow, step: Step) -> bool:
-    """Tell whether a failed step holds the instance by itself: no join takes its failure as an outcome."""
-    return step.state is StepState.FAILED and step.id not in flow.lanes.absorbers
+    """Tell whether a failed step holds the instance by itself: no join takes its failure, or its foreach's."""
+    if step.state is not StepState.FAILED or is_taken(flow, step.id):
+        return False
+    item = flow.item_of(step.id)
+    return item is None or not is_taken(flow, item.foreach)
+
+
+def is_taken(flow: Flow, identifier: str) -> bool:
+    """Tell whether a join takes the failure of a step as an outcome."""
+    return identifier in flow.lanes.absorbers
 
 
 def why_decided(flow: Flow, instance: Instance, step: Step) -> str | None:
@@ -207,7 +215,14 @@ def open_blocks(flow: Flow, instance: Instance) -> list[tuple[ParallelBlock, dic
     if instance.state is InstanceState.ENDING:
         return []
     found = []
-    for block in flow.lanes.blocks.values():
+    if not flow.lanes.blocks:
+        return []
+    begun = (
+        flow.lanes.blocks.get(identifier) for identifier in sorted(instance.steps, key=lambda step: flow.order[step])
+    )
+    for block in begun:
+        if block is None:
+            continue
         opener = instance.steps.get(block.opener)
         own = None if block.join is None else instance.steps.get(block.join)
         if opener is not None and opener.state is StepState.SUCCEEDED and (own is None or own.state in STEP_UNFINISHED):

@@ -6,9 +6,15 @@ Made once per version with its Flow. A graph without a parallel block has none o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any
 
 from definitions.graph import ForkSpec, Graph, JoinPolicy, JoinSpec, Node
+from engine.items import OfItems, item_step, node_of_item
+
+# Items of one foreach whose lanes are kept: more than can be under way at once.
+ITEMS_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,9 @@ def lanes_of(graph: Graph) -> Lanes:
             for lane in spec.lanes
         }
         blocks[fork] = ParallelBlock(fork, join, policy.policy, policy.needed, made, nodes[fork].inside)
-    return _indexed(blocks, chains)
+    lanes = _indexed(blocks, chains)
+    within = {node.id: node.within for node in graph.nodes if node.within is not None}
+    return _with_items(lanes, within) if within else lanes
 
 
 def _chain(nodes: Mapping[str, Node], node: Node) -> Iterator[tuple[str, str]]:
@@ -128,3 +136,56 @@ def _indexed(blocks: Mapping[str, ParallelBlock], chains: Mapping[str, tuple[tup
         if to_judge:
             concerned[identifier] = tuple(to_judge)
     return Lanes(blocks, judged, needing, absorbers, concerned)
+
+
+def _with_items(lanes: Lanes, within: Mapping[str, str]) -> Lanes:
+    """Let lanes tell of the steps of items too: those of an item are made when they are asked for, and kept a while."""
+
+    @lru_cache(maxsize=ITEMS_KEPT)
+    def of_item(foreach: str, index: int) -> Lanes:
+        return _lanes_of_item(lanes, {step for step in within if within[step] == foreach}, index)
+
+    def aware(name: str) -> OfItems[Any]:
+        def made(step: str, index: int, _part: Any) -> Any:
+            return getattr(of_item(within[step], index), name)[item_step(step, index)]
+
+        return OfItems(getattr(lanes, name), within, made)
+
+    return Lanes(*(aware(each.name) for each in fields(Lanes)))
+
+
+def _lanes_of_item(lanes: Lanes, parts: set[str], index: int) -> Lanes:
+    def name(step: str) -> str:
+        return item_step(step, index)
+
+    def lane_of(lane: Lane) -> Lane:
+        return blocks[name(lane.block)].lanes[lane.label]
+
+    blocks = {
+        name(opener): ParallelBlock(
+            name(opener),
+            None if block.join is None else name(block.join),
+            block.policy,
+            block.needed,
+            {
+                label: Lane(
+                    name(opener),
+                    label,
+                    lane.needs,
+                    tuple(map(name, lane.members)),
+                    tuple((node_of_item(source, index), case) for source, case in lane.exits),
+                )
+                for label, lane in block.lanes.items()
+            },
+            None if block.around is None else (name(block.around[0]), block.around[1]),
+        )
+        for opener, block in lanes.blocks.items()
+        if opener in parts
+    }
+    return Lanes(
+        blocks,
+        {name(join): blocks[name(block.opener)] for join, block in lanes.judged.items() if join in parts},
+        {name(step): lane_of(lane) for step, lane in lanes.needing.items() if step in parts},
+        {name(step): lane_of(lane) for step, lane in lanes.absorbers.items() if step in parts},
+        {name(step): tuple(map(name, joins)) for step, joins in lanes.concerned.items() if step in parts},
+    )

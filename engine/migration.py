@@ -65,9 +65,11 @@ def judge(old: Flow, new: Flow, instance: Instance, now: Micros) -> Judgement:
     at = now if instance.pause is None else instance.pause.paused_at
     for name in diff.changed:
         step = instance.steps.get(name)
-        if step is None:
-            continue
         reasons = [reason for reason in diff.reasons if reason.step == name]
+        if step is None:
+            if _has_begun_in_items(old, instance, name):
+                obstacles += reasons or [Reason(name, "has begun in items and is changed", None, None)]
+            continue
         why_not = _poll_obstacle(old, new, step, reasons, at=at)
         if why_not is None:
             polls.append(name)
@@ -77,6 +79,13 @@ def judge(old: Flow, new: Flow, instance: Instance, now: Micros) -> Judgement:
         left = f"{old.graph.timeout_seconds:g}", f"{new.graph.timeout_seconds:g}"
         obstacles.append(Reason(None, "the instance has run for longer than the new time-out", *left))
     return Judgement(diff, tuple(obstacles), tuple(polls))
+
+
+def _has_begun_in_items(flow: Flow, instance: Instance, name: str) -> bool:
+    """Tell whether a step of items may have begun in one: its foreach has begun items, and they are not looked into."""
+    around = flow.nodes[name].within
+    foreach = None if around is None else instance.steps.get(around)
+    return foreach is not None and foreach.items is not None and foreach.items.next > 0
 
 
 def _poll_obstacle(old: Flow, new: Flow, step: Step, reasons: list[Reason], *, at: Micros) -> list[Reason] | None:

@@ -111,7 +111,7 @@ class Recoveries:
 
     def _judged(self, tx: Transaction, decision: Decision) -> tuple[Work, Recovered]:
         work = self._controls.locked(tx, decision.order)
-        if decision.step is not None and decision.step not in work.flow.nodes:
+        if decision.step is not None and not work.flow.knows(decision.step):
             raise InvalidRequest(f"the workflow has no step {decision.step}", pointer="/step")
         order = decision.order
         stimulus = Recovered(decision.action, decision.step, decision.output, order.reason, order.actor.name)

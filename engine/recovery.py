@@ -11,14 +11,15 @@ of an earlier one is recognised, and the new task continues the line of the last
 from __future__ import annotations
 
 from definitions.graph import Node, NodeKind, SignalSpec
-from engine import joining
+from engine import foreach, joining
 from engine.draft import Draft
 from engine.flow import Flow
 from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
+from engine.items import own_name
 from engine.states import INSTANCE_TERMINAL, Action, Ending, InstanceState, StepReason, StepState
 from engine.stimulus import Recovered
 
-_COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET, NodeKind.WORKFLOW})
+_COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET, NodeKind.FOREACH, NodeKind.WORKFLOW})
 REVIEWED_FAILED = Failure("REVIEWED_FAILED", "a person judged that it failed")
 
 
@@ -32,6 +33,8 @@ def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
         return "an error of the engine comes first: recover the instance, not a step"
     step = instance.steps.get(decision.step)
     state = StepState.PENDING if step is None else step.state
+    if step is None and flow.item_of(decision.step) is not None:
+        return f"{decision.step} is no step of an item that is under way"
     if step is None or state not in {StepState.FAILED, StepState.NEEDS_REVIEW}:
         return f"step {decision.step} is {state}: only FAILED and NEEDS_REVIEW wait for a decision"
     if state is StepState.NEEDS_REVIEW and flow.nodes[step.id].kind is NodeKind.WORKFLOW:
@@ -64,6 +67,10 @@ def _refusal_of_step(flow: Flow, instance: Instance, step: Step, action: Action)
     if action is Action.RETRY and step.id in flow.lanes.judged:
         failed = ", ".join(joining.failed_steps(flow, instance, step.id))
         return f"a join is judged by its branches: retry what has failed in them ({failed}), or skip the join"
+    if action is Action.RETRY and step.id in flow.bodies:
+        failed = ", ".join(foreach.failed_steps(flow, instance, step.id))
+        if failed:
+            return f"the foreach has failed because of its items: retry what has failed in them ({failed})"
     if action is Action.COMPLETE and not has_output(flow.nodes[step.id]):
         return f"a {flow.nodes[step.id].kind} step has no output that could be given"
     if action is Action.SKIP:
@@ -83,10 +90,17 @@ def _needed_by(flow: Flow, instance: Instance, identifier: str) -> str | None:
     if identifier in flow.output_references:
         return "the workflow's output"
     decided = {StepState.SUCCEEDED, StepState.SKIPPED, StepState.CANCELLED}
+    item, own = flow.item_of(identifier), own_name(identifier)
     for name, references in flow.references.items():
-        step = instance.steps.get(name)
-        if name != identifier and identifier in references and (step is None or step.state not in decided):
-            return f"step {name}"
+        if name == own or own not in references:
+            continue
+        reader = flow.seen_as(name, item)
+        around = flow.nodes[name].within
+        if item is None and around is not None:
+            reader = around  # every item may read it
+        step = instance.steps.get(reader)
+        if step is None or step.state not in decided:
+            return f"step {reader}"
     return None
 
 
@@ -127,6 +141,7 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
         return None
     if step.reason is not StepReason.BRANCH_LOST:
         joining.reopen(draft, step)
+        foreach.repaired(draft, step)
     _reconsider(draft, without=step.id)
     match decision.action:
         case Action.RETRY:

@@ -13,15 +13,16 @@ from typing import Any
 from definitions.expression import EvaluationError, Expression
 from definitions.expression.functions import to_text
 from definitions.graph import BranchSpec, Node
-from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX
+from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX, VALUE_BYTES_MAX
 from definitions.template import Template
 from engine.draft import Draft
 from engine.instance import INPUT, Failure, Step
+from engine.items import items_slot
 from engine.states import StepReason, StepState
 from orbit.clock import Micros, from_rfc3339, to_rfc3339
 from orbit.errors import InvalidRequest
 from orbit.ids import to_hex
-from orbit.jsontext import Json
+from orbit.jsontext import Json, dumps
 
 VIOLATIONS_SHOWN = 10
 
@@ -43,11 +44,20 @@ class ExpressionFailed(Exception):
 
 
 class _Roots(dict[str, Json]):
-    """The roots by name; the input is asked for only when an expression really reads it."""
+    """The roots by name; the input and the items are asked for only when an expression really reads them."""
+
+    def __init__(self, draft: Draft, **known: Json) -> None:
+        super().__init__(known)
+        self._draft = draft
 
     def __missing__(self, name: str) -> Json:
+        item = self._draft.item
         if name == "input":
-            raise ValuesNeeded(frozenset({INPUT}))
+            return _value(self._draft, INPUT)
+        if name == "item" and item is not None:
+            return _value(self._draft, items_slot(item.foreach))[item.index]
+        if name == "index" and item is not None:
+            return item.index
         raise KeyError(name)
 
 
@@ -68,6 +78,26 @@ def condition(
         raise ExpressionFailed(_failure(error)) from error
 
 
+def item_list(draft: Draft, expression: Expression) -> list[Json]:
+    """Evaluate what a foreach goes over. Its list is stored, so it is no larger than any value."""
+    roots = _roots(draft, expression.step_references, output_of=None, round_number=0)
+    try:
+        value = expression.evaluate(roots)
+    except EvaluationError as error:
+        raise ExpressionFailed(_failure(error)) from error
+    if not isinstance(value, list):
+        raise _unfit(expression, "NO_LIST", "a foreach needs a list to go over")
+    if len(dumps(value)) > VALUE_BYTES_MAX:
+        raise _unfit(expression, "RESULT_TOO_LARGE", f"the list is larger than {VALUE_BYTES_MAX} bytes")
+    return list(value)
+
+
+def output_of(draft: Draft, identifier: str) -> Json:
+    """Give the output of a step; null if it has none."""
+    step = draft.steps.get(identifier)
+    return _value(draft, identifier) if step is not None and _has_output(step) else None
+
+
 def instant(draft: Draft, expression: Expression) -> Micros:
     """Evaluate an expression that gives an instant as RFC 3339 text."""
     roots = _roots(draft, expression.step_references, output_of=None, round_number=0)
@@ -80,10 +110,15 @@ def instant(draft: Draft, expression: Expression) -> Micros:
             return from_rfc3339(value)
     except InvalidRequest:
         pass
-    line, column = expression.positions.locate(0)
-    details = {"cause": "NO_INSTANT", "line": line, "column": column, "expression": expression.source}
     message = "an instant as RFC 3339 text with an offset is needed, such as 2026-11-30T12:00:00Z"
-    raise ExpressionFailed(Failure("EXPRESSION_ERROR", message, details))
+    raise _unfit(expression, "NO_INSTANT", message)
+
+
+def _unfit(expression: Expression, cause: str, message: str) -> ExpressionFailed:
+    """Make the error of an expression whose value has the wrong form for its use."""
+    line, column = expression.positions.locate(0)
+    details = {"cause": cause, "line": line, "column": column, "expression": expression.source}
+    return ExpressionFailed(Failure("EXPRESSION_ERROR", message, details))
 
 
 def render(draft: Draft, template: Template, *, round_number: int = 0) -> Json:
@@ -147,6 +182,7 @@ def schema_failure(errors: Iterable[Any], code: str, what: str) -> Failure | Non
 def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, round_number: int) -> _Roots:
     instance = draft.before
     roots = _Roots(
+        draft,
         instance={
             "id": to_hex(instance.id),
             "business_key": instance.business_key,
@@ -155,8 +191,6 @@ def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, r
         now=to_rfc3339(draft.now),
         steps=_outputs(draft, references),
     )
-    if INPUT in draft.values:
-        roots["input"] = draft.values[INPUT]
     if round_number:
         roots["round"] = round_number
     if output_of is not None:
@@ -165,11 +199,16 @@ def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, r
 
 
 def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:
-    ended = [name for name in references if (step := draft.steps.get(name)) is not None and _has_output(step)]
-    missing = frozenset(name for name in ended if name not in draft.values)
+    ended = {
+        name: identifier
+        for name in references
+        if (step := draft.steps.get(identifier := draft.flow.seen_as(name, draft.item))) is not None
+        and _has_output(step)
+    }
+    missing = frozenset(identifier for identifier in ended.values() if identifier not in draft.values)
     if missing:
-        raise ValuesNeeded(missing)
-    return {name: {"output": draft.values[name]} for name in ended}
+        raise needed(draft, missing)
+    return {name: {"output": draft.values[identifier]} for name, identifier in ended.items()}
 
 
 def _has_output(step: Step) -> bool:
@@ -179,8 +218,15 @@ def _has_output(step: Step) -> bool:
 
 def _value(draft: Draft, slot: str) -> Json:
     if slot not in draft.values:
-        raise ValuesNeeded(frozenset({slot}))
+        raise needed(draft, frozenset({slot}))
     return draft.values[slot]
+
+
+def needed(draft: Draft, slots: frozenset[str]) -> ValuesNeeded:
+    """Ask for values; with an item's come those of the other items that end in this advance, or each would ask anew."""
+    if not draft.arriving.isdisjoint(slots):
+        slots |= {slot for slot in draft.arriving if slot not in draft.values}
+    return ValuesNeeded(slots)
 
 
 def _failure(error: EvaluationError) -> Failure:

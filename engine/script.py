@@ -20,6 +20,7 @@ from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode, t
 from engine.command import SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure
+from engine.items import own_name
 from engine.scope import schema_failure
 from engine.simulator import SIGNAL_LIVES_SECONDS, Answer, Refusal
 from engine.stimulus import Outcome
@@ -74,22 +75,30 @@ class Scenario:
 
 
 class Script:
-    """The answers of one scenario, as a simulation asks for them; used once. `accepted` counts the tasks by step."""
+    """The answers of one scenario, as a simulation asks for them; used once. `accepted` counts the tasks by step.
+
+    `accepted_of_items` counts those of single items once more.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         self._answers = scenario.answers
         self._asked: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
+        self.accepted_of_items: Counter[str] = Counter()
 
     def __call__(self, command: SubmitTask) -> Answer | Refusal:
         """Answer one submission. Raises AnswerMissing."""
-        listed = self._answers.get(command.step)
+        # What is said of one item counts for it alone; what is said of a step counts for every item from the beginning.
+        own = own_name(command.step)
+        listed = self._answers.get(command.step) or self._answers.get(own)
         if not listed:
             raise AnswerMissing(command.step)
         answer = listed[min(self._asked[command.step], len(listed) - 1)]
         self._asked[command.step] += 1
         if isinstance(answer, Answer):
-            self.accepted[command.step] += 1
+            self.accepted[own] += 1
+            if own != command.step:
+                self.accepted_of_items[command.step] += 1
         return answer
 
 
@@ -146,7 +155,7 @@ def _read_answers(fields: Fields, flow: Flow) -> dict[str, tuple[Answer | Refusa
     with_task = [node.id for node in flow.graph.nodes if isinstance(node.spec, (TaskSpec, PollSpec, ChildSpec))]
     answers = {}
     for step, (key, node) in mapping.entries.items():
-        if step not in with_task:
+        if own_name(step) not in with_task or not (step in with_task or flow.knows(step)):
             message = f"there is no step `{step[:80]}` with a task or a child"
             fields.findings.at(Code.UNKNOWN_STEP, key.place, message, did_you_mean(step, with_task))
             continue

@@ -15,13 +15,14 @@ from definitions.graph import Graph
 from engine.batch import Advancer
 from engine.explain import TaskLook, children_of, explain, explain_newer, tasks_of
 from engine.instance import INPUT, OUTPUT
+from engine.item_views import begun_items
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL, StepState
 from engine.store.instance_lists import instances_page
 from engine.store.instances import Filter, Place, Stored, instance_find, instances_read
 from engine.store.records import history_page, values_load
 from engine.store.steps import steps_load
-from engine.views import history_json, instance_json, steps_json
+from engine.views import graph_states, history_json, instance_json, steps_json
 from engine.watchers import Watchers
 from orbit.database import Database
 from orbit.errors import NotFound
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 PAGE_MAX = 200
 Range = frozenset[str] | None
-PENDING = StepState.PENDING.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,14 @@ class InstancesPage:
 
     instances: list[Json]
     next_place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsPage:
+    """A page of items of a foreach in order, and the index with which the next page begins; None at the end."""
+
+    items: list[Json]
+    next_index: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ class Instances:
         return self._database.transaction(read)
 
     def instance_steps(self, namespace_id: bytes, instance_id: bytes, *, queues: Range = None) -> list[Json]:
-        """List all steps in the definition's order, with rounds and task ids. Raises NotFound."""
+        """List the instance's own steps in the definition's order, with rounds and task ids. Raises NotFound."""
 
         def read(tx: Transaction) -> list[Json]:
             stored = self._with_steps(tx, namespace_id, instance_id, queues)
@@ -130,6 +138,32 @@ class Instances:
             reviewed = [step.task_id for step in stored.instance.steps.values() if step.state is StepState.NEEDS_REVIEW]
             verified = verifications_json(tx, [task_id for task_id in reviewed if task_id is not None])
             return steps_json(flow, stored.instance, verified)
+
+        return self._database.transaction(read)
+
+    def instance_items(
+        self,
+        namespace_id: bytes,
+        instance_id: bytes,
+        foreach: str,
+        *,
+        page: range = range(PAGE_MAX),
+        queues: Range = None,
+    ) -> ItemsPage:
+        """List the items of a foreach that have begun, of those of a page of indexes, with their steps and results.
+
+        Raises NotFound, for a step that is no foreach too.
+        """
+        page = page[:PAGE_MAX]
+
+        def read(tx: Transaction) -> ItemsPage:
+            stored = self._with_steps(tx, namespace_id, instance_id, queues)
+            origin = stored.origin
+            flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
+            if foreach not in flow.bodies:
+                raise NotFound("the workflow has no such foreach step")
+            items = begun_items(tx, flow, stored.instance, foreach, page=page)
+            return ItemsPage(items, page.stop if len(items) == len(page) else None)
 
         return self._database.transaction(read)
 
@@ -177,10 +211,9 @@ class Instances:
 
         def read(tx: Transaction) -> tuple[Graph, dict[str, str]]:
             stored = self._with_steps(tx, namespace_id, instance_id, queues)
-            origin, steps = stored.origin, stored.instance.steps
+            origin = stored.origin
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
-            states = {name: steps[name].state.value if name in steps else PENDING for name in flow.nodes}
-            return flow.graph, states
+            return flow.graph, graph_states(flow, stored.instance)
 
         return self._database.transaction(read)
 

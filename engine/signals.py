@@ -63,6 +63,7 @@ def time_out(draft: Draft, node: Node, step: Step) -> None:
 
 def _look(draft: Draft, node: Node, step: Step) -> bool:
     """Let a wait take the earliest stored signal that it accepts; tell whether there was one."""
+    draft.stand_at(step.id)
     for signal in _stored(draft):
         if signal.name == signal_spec(node).signal and _accepts(draft, node, signal):
             draft.take_signal(signal, step)

@@ -7,7 +7,7 @@ Time jumps to the next thing that happens. The same graph, input and script alwa
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_field
 
@@ -18,6 +18,7 @@ from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
 from engine.instance import INPUT, OUTPUT, SIGNALS, Failure, Instance, Signal, Step
+from engine.items import parted
 from engine.pausing import PAUSABLE
 from engine.recovery import refusal
 from engine.scope import ValuesNeeded
@@ -95,6 +96,11 @@ class Outcomes:
     output: Json
     trace: tuple[Line, ...]
     unfinished_tasks: frozenset[tuple[str, int]]
+    settled: Mapping[str, Step] = field(default_factory=dict)  # the steps of items that are done with
+
+    def step(self, identifier: str) -> Step | None:
+        """Give a step as it was last; None if it was never entered."""
+        return self.instance.steps.get(identifier) or self.settled.get(identifier)
 
 
 @dataclass(slots=True)
@@ -130,6 +136,7 @@ class Simulation:
         self._happenings: list[Happening] = []
         self._tasks: dict[tuple[str, int], _Task] = {}
         self._outputs: dict[str, Json] = {INPUT: input_value}
+        self._settled: dict[str, Step] = {}
         self._aside: list[Stimulus] = []
         self._signals: list[Signal] = []
         self._signals_sent = 0
@@ -177,7 +184,8 @@ class Simulation:
             self._now = max(self._now, min(due))
             self._advance(self._due_stimuli())
             self._release()
-        return Outcomes(self.instance, self._outputs.get(OUTPUT), tuple(self._trace), frozenset(self._tasks))
+        trace = tuple(self._trace)
+        return Outcomes(self.instance, self._outputs.get(OUTPUT), trace, frozenset(self._tasks), self._settled)
 
     def _next_happening(self) -> Micros | None:
         return self._happenings[0].at if self._happenings else None
@@ -278,6 +286,7 @@ class Simulation:
         if commands.takes:
             self._signals = list(after.values[SIGNALS])
         self._outputs |= commands.values or {}
+        self._settled |= {step.id: step for item in commands.settled for step in item.steps}
         elapsed = (self._now - after.started_at) / SECOND
         self._trace.extend(Line(elapsed, entry) for entry in commands.history)
         return commands
@@ -329,4 +338,6 @@ class Simulation:
 
 def _with_task(step: Step) -> Step:
     """Give a step a task id made of its name and round, where the server would mint one."""
-    return replace(step, task_id=f"{step.id[:10]}:{step.round}".encode().ljust(16, b".")[:16])
+    name, index = parted(step.id) or (step.id, 0)
+    number = step.round if not index else f"{index}:{step.round}"
+    return replace(step, task_id=f"{name[:10]}:{number}".encode().ljust(16, b".")[:16])

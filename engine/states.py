@@ -41,7 +41,7 @@ class StepState(StrEnum):
     """Where a step stands. A PENDING step has no row: it is entered when all its incoming edges are decided."""
 
     PENDING = "PENDING"  # not entered
-    WAITING = "WAITING"  # for a time: a wait, a signal's bound, a poll's gap, a full queue; `reason` says which
+    WAITING = "WAITING"  # for a time (a wait, a bound, a gap, a full queue) or for items; `reason` says which
     RUNNING = "RUNNING"  # its task is unfinished
     NEEDS_REVIEW = "NEEDS_REVIEW"  # the outcome of its task is unknown until a person settles it
     SUCCEEDED = "SUCCEEDED"  # terminal
@@ -53,6 +53,7 @@ class StepState(StrEnum):
 class StepReason(StrEnum):
     """Why a step is WAITING, SKIPPED, CANCELLED, or RUNNING with a cancel on its way."""
 
+    ITEMS = "ITEMS"  # WAITING for the items of a foreach
     TIMER = "TIMER"  # WAITING until `due_at`
     SIGNAL = "SIGNAL"  # WAITING for a signal, until `due_at`
     WAIT_TIMED_OUT = "WAIT_TIMED_OUT"  # SUCCEEDED without an output: no signal came in time, and it goes on then

@@ -77,6 +77,9 @@ def _submit(draft: Draft, step: Step, spec: TaskSpec, rendered: _Rendered) -> No
     start_by_at = step.start_by_at
     assert start_by_at is not None
     deadline_at = draft.now + seconds(spec.timeout_seconds)
+    if _is_behind_others(draft, step, spec):
+        _wait_for_room(draft, step)
+        return
     # A poll has its own bound over all rounds; a task step's bound is its task's deadline.
     timeout_at = deadline_at if step.timeout_at is None else step.timeout_at
     step = draft.change(step, StepState.RUNNING, reason=None, due_at=None, timeout_at=timeout_at)
@@ -93,7 +96,7 @@ def _submit(draft: Draft, step: Step, spec: TaskSpec, rendered: _Rendered) -> No
             retry_of=step.retry_of,
         )
     )
-    if step.poll_round == 1:
+    if step.poll_round == 1 and step.refused_count == 0:
         draft.record("step.submitted", step.id, queue=spec.queue, type=spec.type, version=spec.task_version)
 
 
@@ -103,22 +106,52 @@ def refused(draft: Draft, node: Node, stimulus: SubmissionRefused) -> None:
     if not stimulus.retryable:
         _failed(draft, node, step, stimulus.error)
         return
+    _wait_for_room(draft, step)
+    if step.refused_count == 0:
+        draft.record("step.waiting", step.id, reason=StepReason.QUEUE_FULL.value, code=stimulus.error.code)
+
+
+def _wait_for_room(draft: Draft, step: Step) -> None:
+    """Let a step wait for room on its queue, by itself or together with the other items of its foreach."""
     assert step.start_by_at is not None
-    wait = refused_wait(draft.before.id, step)
-    due_at = min(draft.now + wait, step.start_by_at)
-    # Its bound begins with its submission, so a task that is not submitted has none yet.
-    timeout_at = step.timeout_at if isinstance(node.spec, PollSpec) else None
+    due_at = min(draft.now + refused_wait(draft.before.id, step), step.start_by_at)
+    item = draft.flow.item_of(step.id)
+    if item is not None:
+        _hold_back(draft, draft.steps[item.foreach])
+        due_at = step.start_by_at  # its foreach submits again; by itself it only gives up
     draft.change(
         step,
         StepState.WAITING,
         reason=StepReason.QUEUE_FULL,
         due_at=due_at,
-        timeout_at=timeout_at,
+        # Its bound begins with its submission, so a task that is not submitted has none yet; a poll's has begun.
+        timeout_at=step.timeout_at if isinstance(draft.flow.nodes[step.id].spec, PollSpec) else None,
         refused_count=step.refused_count + 1,
         task_id=None,
     )
-    if step.refused_count == 0:
-        draft.record("step.waiting", step.id, reason=StepReason.QUEUE_FULL.value, code=stimulus.error.code)
+
+
+def _is_behind_others(draft: Draft, step: Step, spec: TaskSpec) -> bool:
+    """Tell whether other items of the same foreach wait for room on the same queue: they were there first."""
+    item = draft.flow.item_of(step.id)
+    if item is None or draft.steps[item.foreach].reason is not StepReason.QUEUE_FULL:
+        return False
+    return any(
+        other.reason is StepReason.QUEUE_FULL
+        and other.state is StepState.WAITING
+        and (beside := draft.flow.item_of(other.id)) is not None
+        and beside.foreach == item.foreach
+        and polling.task_spec(draft.flow.nodes[other.id]).queue == spec.queue
+        for other in draft.steps.values()
+    )
+
+
+def _hold_back(draft: Draft, foreach: Step) -> None:
+    """Let a foreach wait as a whole for room on a queue: its items come back together, in their order."""
+    if foreach.state is StepState.WAITING and foreach.reason is not StepReason.QUEUE_FULL:
+        due_at = draft.now + refused_wait(draft.before.id, foreach)
+        refused_count = foreach.refused_count + 1
+        draft.change(foreach, reason=StepReason.QUEUE_FULL, due_at=due_at, refused_count=refused_count)
 
 
 def refused_wait(instance_id: bytes, step: Step) -> Micros:

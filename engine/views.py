@@ -7,12 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from definitions.graph import NodeKind
 from engine.command import Entry
 from engine.flow import Flow
-from engine.instance import Instance, Pause, Round, RoundLog, Step
+from engine.instance import Instance, Items, Pause, Round, RoundLog, Step
+from engine.items import item_step, own_name
+from engine.states import STEP_TERMINAL, StepState
 from engine.store.instances import Parent, Stored
 from engine.store.records import Recorded
 from orbit.clock import Micros, to_rfc3339
 from orbit.ids import to_hex
 from orbit.jsontext import Json
+
+_SHOWN_FIRST = (
+    StepState.FAILED,
+    StepState.NEEDS_REVIEW,
+    StepState.RUNNING,
+    StepState.WAITING,
+    StepState.SUCCEEDED,
+    StepState.SKIPPED,
+    StepState.CANCELLED,
+    StepState.PENDING,
+)
 
 
 def instance_json(stored: Stored) -> dict[str, Json]:
@@ -40,11 +53,31 @@ def instance_json(stored: Stored) -> dict[str, Json]:
 
 
 def steps_json(flow: Flow, instance: Instance, verified: Mapping[bytes, Json] | None = None) -> list[Json]:
-    """Write all steps in the definition's order, those that are not entered as PENDING.
+    """Write the instance's own steps in the definition's order, those that are not entered as PENDING.
 
     `verified` tells of the verifications of steps under review, by task.
     """
-    return [_step_json(flow, name, instance.steps.get(name), verified or {}) for name in flow.nodes]
+    return [_step_json(flow, name, instance.steps.get(name), verified or {}) for name in flow.own_steps]
+
+
+def graph_states(flow: Flow, instance: Instance) -> dict[str, str]:
+    """Give the state of each step of the graph; a step of items is shown by the item that most wants to be seen."""
+    found = {name: step.state for name, step in instance.steps.items() if name in flow.nodes}
+    for name, step in instance.steps.items():
+        own = own_name(name)
+        if own != name and (own not in found or _SHOWN_FIRST.index(step.state) < _SHOWN_FIRST.index(found[own])):
+            found[own] = step.state
+    for name, node in flow.nodes.items():
+        around = None if node.within is None else instance.steps.get(node.within)
+        if around is not None and around.state in STEP_TERMINAL and around.items is not None and around.items.next:
+            found.setdefault(name, around.state)
+    return {name: found.get(name, StepState.PENDING).value for name in flow.nodes}
+
+
+def item_json(flow: Flow, foreach: str, index: int, steps: Mapping[str, Step]) -> dict[str, Json]:
+    """Write one item of a foreach with its steps in the definition's order."""
+    names = [item_step(name, index) for name in flow.bodies[foreach].steps]
+    return {"index": index, "steps": [_step_json(flow, name, steps.get(name), {}) for name in names]}
 
 
 def history_json(recorded: Sequence[Recorded]) -> list[Json]:
@@ -90,8 +123,13 @@ def _step_json(flow: Flow, name: str, step: Step | None, verified: Mapping[bytes
         "retry_of": None if step.retry_of is None else to_hex(step.retry_of),
         "rounds": None if step.log is None else _rounds_json(step.log),
         "verification": None if step.task_id is None else verified.get(step.task_id),
+        "items": None if step.items is None else _items_json(step.items),
     }
     return form
+
+
+def _items_json(items: Items) -> dict[str, Json]:
+    return {"count": items.count, "begun": items.next, "ended": items.ended, "under_way": items.open}
 
 
 def _rounds_json(log: RoundLog) -> dict[str, Json]:

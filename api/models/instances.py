@@ -79,7 +79,7 @@ class InstanceResult(Struct, kw_only=True):
 
 
 class Step(Struct, kw_only=True):
-    """A step of an instance, with the task or the child instance that does its work."""
+    """A step of an instance, with the task or the child that does its work; `items` counts those of a foreach."""
 
     id: str
     kind: str
@@ -91,6 +91,15 @@ class Step(Struct, kw_only=True):
     child_id: HexId | UnsetType | None = UNSET
     error: dict[str, Any] | UnsetType | None = UNSET
     verification: Verification | UnsetType | None = UNSET
+    items: dict[str, int] | UnsetType | None = UNSET
+
+
+class Item(Struct, kw_only=True):
+    """An item of a foreach: its steps, and what it has left for the list of results; null until it has ended."""
+
+    index: int
+    steps: list[Step]
+    result: Any
 
 
 class HistoryEntry(Struct, kw_only=True):

@@ -7,7 +7,7 @@ import json
 from msgspec import UNSET
 
 from api.calls import Call, Operation, Parameter, Reply
-from api.models.instances import HistoryEntry, Instance, InstanceExplanation, InstanceResult, Step
+from api.models.instances import HistoryEntry, Instance, InstanceExplanation, InstanceResult, Item, Step
 from api.models.workflows import StartInstance
 from api.parameters import (
     AFTER_REVISION,
@@ -23,6 +23,7 @@ from api.parameters import (
 )
 from api.queries import WAIT_SECONDS_MAX, Cursor, Query, cursor_text
 from api.resources.signals import message_read
+from definitions.limits import ITEMS_MAX
 from engine.service import Instances as EngineInstances
 from engine.start import StartRequest
 from engine.states import Control, InstanceState
@@ -68,6 +69,10 @@ class InstanceResource:
             ),
             Operation("GET", "/v1/instances/{instance_id}/steps", "List its steps, in the definition's order",
                       self.steps, Scope.INSTANCES_READ, Step, is_page=True),
+            Operation(
+                "GET", "/v1/instances/{instance_id}/steps/{step}/items", "List the items of a foreach that have begun",
+                self.items, Scope.INSTANCES_READ, Item, query=(LIMIT, CURSOR), is_page=True,
+            ),
             Operation(
                 "GET", "/v1/instances/{instance_id}/history", "List what happened, in order", self.history,
                 Scope.INSTANCES_READ, HistoryEntry, query=(LIMIT, CURSOR), is_page=True,
@@ -144,10 +149,22 @@ class InstanceResource:
         return call.page(page.instances, None if place is None else Cursor(place.started_at, place.id).text())
 
     def steps(self, call: Call) -> Reply:
-        """List an instance's steps; a definition's bounds keep them few enough for one page."""
+        """List an instance's own steps; a definition's bounds keep them few enough for one page."""
         return call.page(
             self._instances.instance_steps(call.namespace_id, self._id(call), queues=call.caller.queues), None
         )
+
+    def items(self, call: Call) -> Reply:
+        """List the items of a foreach, in the order of its list."""
+        parts = call.query.cursor_parts(1)
+        first = 0 if parts is None else parts[0]
+        if not isinstance(first, int) or not 0 <= first <= ITEMS_MAX:
+            raise call.query.refused("cursor", "this is not a cursor of this list")
+        indexes = range(first, first + call.query.limit())
+        page = self._instances.instance_items(
+            call.namespace_id, self._id(call), call.path["step"], page=indexes, queues=call.caller.queues
+        )
+        return call.page(page.items, None if page.next_index is None else cursor_text([page.next_index]))
 
     def history(self, call: Call) -> Reply:
         """List what happened; `limit` counts whole advances."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _packed(name: str) -> ColumnElement[Any]:
     column = table.c["step" if name == "id" else name]
-    if name in {"error", "log"}:
+    if name in {"error", "log", "items"}:
         return func.json_extract(column, "$")  # nested as JSON, not as the text of it
     return func.to_base64(column) if isinstance(column.type, LargeBinary) else column
 
@@ -70,6 +70,11 @@ def _change(instance_id: bytes, before: Step, after: Step) -> Change:
     return Change(key, {name: values[name] for name in names}, {})
 
 
+def steps_delete(tx: Transaction, steps: Sequence[tuple[bytes, str]]) -> None:
+    """Delete steps of locked instances, each with its instance's id; every one of them must be there."""
+    tx.delete_many(table, [{"instance_id": instance_id, "step": step} for instance_id, step in steps])
+
+
 def _columns(instance_id: bytes, step: Step) -> dict[str, Any]:
     return {"instance_id": instance_id, "step": step.id, **_values(step)}
 
@@ -91,5 +96,6 @@ def _values(step: Step) -> dict[str, Any]:
         "error": None if step.error is None else dumps(step.error.to_json()).decode(),
         "rounds_before": step.rounds_before,
         "retry_of": step.retry_of,
+        "items": None if step.items is None else msgspec.json.encode(step.items).decode(),
         "log": None if step.log is None else msgspec.json.encode(step.log).decode(),
     }

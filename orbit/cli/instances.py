@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orbit.sdk.models import HistoryEntry, Instance, Step
 
 _WAIT_SECONDS = 10.0
+_STEP_HEAD = ("STEP", "KIND", "STATE", "ROUND", "TASK OR CHILD")
 # An instance that stands here goes on only when a person acts.
 _HELD = "NEEDS_RECOVERY"
 
@@ -54,6 +55,32 @@ def watch(instance_id: str, timeout_seconds: float | None) -> None:
     for line in summary_lines(instance, steps):
         click.echo(line)
     sys.exit(instance.state != "SUCCEEDED")
+
+
+@click.command()
+@click.argument("instance_id", metavar="ID")
+@click.argument("step")
+@as_json
+def items(instance_id: str, step: str, as_json: bool) -> None:  # noqa: FBT001
+    """List the items of the foreach STEP that have begun, with their steps: fetch[3] is one of the fourth item.
+
+    These are the names that `orbit instance recover --step` takes.
+    """
+    from orbit.sdk.client import Client
+
+    with Client() as client:
+        found = list(client.instance_items(instance_id, step))
+    if as_json:
+        from msgspec import to_builtins
+
+        print_json({"items": to_builtins(found)})
+        return
+    steps = [part for item in found for part in item.steps]
+    for line in table(_STEP_HEAD, [_step_cells(part) for part in steps]):
+        click.echo(line)
+    for part in steps:
+        if part.error is not None:
+            click.echo(f"error     in {part.id}: {_error(part.error)}")
 
 
 def follow(
@@ -97,7 +124,7 @@ def summary_lines(instance: "Instance", steps: "list[Step]") -> Iterator[str]:
     if instance.finished_at:
         yield f"finished  {instance.finished_at}"
     yield ""
-    yield from table(("STEP", "KIND", "STATE", "ROUND", "TASK OR CHILD"), [_step_cells(step) for step in steps])
+    yield from table(_STEP_HEAD, [_step_cells(step) for step in steps])
     yield ""
     if instance.output is not None:
         yield f"output    {_short(instance.output)}"
@@ -117,6 +144,8 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[st
 
 def _step_cells(step: "Step") -> tuple[str, ...]:
     state = step.state if step.reason is None else f"{step.state} ({step.reason})"
+    if step.items:
+        state += f" {step.items['ended']} of {step.items['count']}"
     return step.id, step.kind, state, "" if not step.round else str(step.round), step.task_id or step.child_id or ""
 
 

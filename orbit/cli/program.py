@@ -45,6 +45,7 @@ _OWN = {
     "db.finalize": "orbit.cli.formats:finalize",
     "instance.signal": "orbit.cli.signals:signal",
     "instance.signals": "orbit.cli.signals:signals",
+    "instance.items": "orbit.cli.instances:items",
     "queue": "orbit.cli.queues:queue",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",

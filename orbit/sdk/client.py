@@ -44,6 +44,7 @@ from orbit.sdk.models import (
     HistoryEntry,
     Instance,
     InstanceResult,
+    Item,
     Queue,
     QueueResult,
     RecoverInstance,
@@ -262,8 +263,13 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, 
         return self._pages("/v1/instances", "list_instances", query, Instance)
 
     def instance_steps(self, instance_id: str) -> list[Step]:
-        """List an instance's steps, in the definition's order."""
+        """List an instance's own steps, in the definition's order."""
         return list(self._pages(f"/v1/instances/{_segment(instance_id)}/steps", "instance_steps", {}, Step))
+
+    def instance_items(self, instance_id: str, step: str) -> Iterator[Item]:
+        """List the items of a foreach step that have begun, in the order of its list, with their steps."""
+        path = f"/v1/instances/{_segment(instance_id)}/steps/{_segment(step)}/items"
+        return self._pages(path, "instance_items", {}, Item)
 
     def instance_history(self, instance_id: str) -> Iterator[HistoryEntry]:
         """List what happened to an instance, in order."""

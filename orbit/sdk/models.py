@@ -418,7 +418,7 @@ class Recovery(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """A step of an instance, with the task that does its work."""
+    """A step of an instance, with the task that does its work; `items` counts those of a foreach."""
 
     id: str = ""
     kind: str = ""
@@ -430,6 +430,15 @@ class Step(Struct, frozen=True, kw_only=True):
     child_id: str | None = None
     error: dict[str, Any] | None = None
     verification: Verification | None = None
+    items: dict[str, int] | None = None
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """An item of a foreach: its index in the list, its steps (`fetch[3]`), and its result, None until it has ended."""
+
+    index: int = 0
+    steps: list[Step] = []
+    result: Any = None
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True):

@@ -41,8 +41,11 @@ class Writer:
     chance: random.Random
     daring: float  # how often a step is read bare although it may have been skipped, which the compiler must refuse
     maybe: list[str] = field(default_factory=list)
+    in_items: bool = False
 
     def condition(self) -> str:
+        if self.in_items and self.chance.random() < 0.5:
+            return self.chance.choice(["item", "'!item'", "index == 1"])
         return f"input.flags[{self.chance.randrange(8)}]"
 
     def reference(self, certain: list[str]) -> str:
@@ -85,8 +88,9 @@ class Writer:
 
     def step(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         name = f"s{self.chance.randrange(10**9)}"
+        loops = [] if self.in_items else ["foreach"] * depth
         kind = self.chance.choice(
-            ["task", "task", "set", "wait", "signal", "poll", "end", *["branch", "parallel", "needs"] * depth]
+            ["task", "task", "set", "wait", "signal", "poll", "end", *["branch", "parallel", "needs"] * depth, *loops]
         )
         is_conditional = kind == "end" or self.chance.random() < 0.25
         yield f"{indent}- id: {name}"
@@ -112,12 +116,7 @@ class Writer:
                     f"{self.chance.choice(['10s', '5m'])}, on_round_error: {self.chance.choice(['fail', 'continue'])}}}"
                 )
             case "branch":
-                yield f"{indent}  branch:"
-                for _ in range(self.chance.randint(1, 2)):
-                    yield f"{indent}    - when: {self.condition()}"
-                    yield f"{indent}      steps:"
-                    yield from self.block(depth - 1, f"{indent}        ", list(certain))
-                yield f"{indent}    - else: []"
+                yield from self.branch(depth, indent, certain)
             case "parallel":
                 join = self.chance.choice(["all", "any", "settled", "{at_least: 2}"])
                 yield f"{indent}  parallel:"
@@ -137,12 +136,35 @@ class Writer:
                 yield f"{indent}    join: {self.chance.choice(['all', 'any', 'settled', '{at_least: 1}'])}"
                 yield f"{indent}    steps:"
                 yield from self.graph(f"{indent}      ", certain)
+            case "foreach":
+                yield from self.foreach(depth, indent, list(certain))
             case _:
                 yield f"{indent}  return: {{}}"
-        if kind in {"task", "set", "poll", "signal"}:
+        if kind in {"foreach", "task", "set", "poll", "signal"}:
             (self.maybe if is_conditional else inside).append(name)
         if not is_conditional:
             certain[:] = inside
+
+    def branch(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
+        yield f"{indent}  branch:"
+        for _ in range(self.chance.randint(1, 2)):
+            yield f"{indent}    - when: {self.condition()}"
+            yield f"{indent}      steps:"
+            yield from self.block(depth - 1, f"{indent}        ", list(certain))
+        yield f"{indent}    - else: []"
+
+    def foreach(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
+        outside, self.maybe, self.in_items = self.maybe, list(self.maybe), True
+        yield f"{indent}  foreach:"
+        lists = ["input.flags", "input.flags", "'[]'", "'[true, false, true]'"]
+        yield f"{indent}    items: {self.chance.choice(lists)}"
+        yield f"{indent}    max_items: {self.chance.choice([3, 8, 8, 20])}"
+        yield f"{indent}    concurrency: {self.chance.randint(1, 9)}"
+        yield f"{indent}    steps:"
+        yield from self.block(depth - 1, f"{indent}      ", certain)
+        if self.chance.random() < 0.5:
+            yield f"{indent}    output: {self.reference(certain)}"
+        self.maybe, self.in_items = outside, False
 
 
 def definition(seed: int) -> Graph:

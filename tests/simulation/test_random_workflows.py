@@ -16,6 +16,7 @@ from engine.command import SubmitTask
 from engine.explain import explain
 from engine.flow import Flow
 from engine.instance import Failure, Instance
+from engine.items import own_name
 from engine.simulator import Answer, Outcomes, Refusal, Simulation
 from engine.states import (
     INSTANCE_MOVES,
@@ -89,13 +90,20 @@ def test_every_instance_ends_or_waits_for_a_person(
     if instance.state in INSTANCE_TERMINAL:
         assert not outcome.unfinished_tasks
         assert {step.state for step in instance.steps.values()} <= STEP_TERMINAL
-        assert instance.steps.keys() == {node.id for node in made.nodes}
+        flow = Flow(made)
+        assert set(flow.own_steps) <= instance.steps.keys()
+        left = instance.steps.keys() - set(flow.own_steps)
+        failed = {step.id for step in instance.steps.values() if step.state is StepState.FAILED}
+        is_left_by_failure = {item.foreach for name in left if (item := flow.item_of(name))} <= failed
+        assert instance.ending_as is not None or is_left_by_failure, "what is left is of an end, or of a failure"
         assert instance.finished_at is not None
     else:
         # Simulated people close every review, so only a failure can still be waited for.
         assert instance.state is InstanceState.NEEDS_RECOVERY
         assert made.on_failure == "hold"
-        assert not any(step.state in STEP_UNFINISHED for step in instance.steps.values())
+        unfinished = [step for step in instance.steps.values() if step.state in STEP_UNFINISHED]
+        # A foreach waits on for the item that has failed; nothing else goes on.
+        assert all(step.items is not None and step.items.open for step in unfinished)
     if instance.state is InstanceState.SUCCEEDED and instance.ending_as is None:
         flow = Flow(made)
         assert not any(joining.holds(flow, step) for step in instance.steps.values())
@@ -125,7 +133,7 @@ def test_no_task_is_submitted_twice_and_none_beyond_its_bounds(
     assert len(submitted) == len(set(submitted))
     with_work = {NodeKind.TASK, NodeKind.POLL, NodeKind.WORKFLOW}
     bounds = {node.id: rounds_of(node.spec) for node in made.nodes if node.kind in with_work}
-    assert all(1 <= number <= bounds[step] for step, number in submitted)
+    assert all(1 <= number <= bounds[own_name(step)] for step, number in submitted)
 
 
 def rounds_of(spec: object) -> int:
@@ -186,6 +194,7 @@ def test_every_move_is_in_its_table_and_every_stop_is_explained(
     def look(instance: Instance) -> None:
         before = seen[-1]
         assert instance.state in moves_from(INSTANCE_MOVES, before.state)
+        assert before.steps.keys() - instance.steps.keys() <= {name for name in before.steps if flow.item_of(name)}
         for name, step in instance.steps.items():
             was = before.steps[name].state if name in before.steps else StepState.PENDING
             assert step.state in moves_from(STEP_MOVES, was)

@@ -12,6 +12,7 @@ from definitions.graph import (
     ChildSpec,
     Edge,
     FailSpec,
+    ForeachSpec,
     ForkSpec,
     Graph,
     JoinPolicy,
@@ -159,8 +160,15 @@ def dependent(
 Ends = list[tuple[int, str | None]]
 
 
+def foreach(identifier: str, items: str, steps: Sequence[Block], **changes: Any) -> Block:
+    """A foreach whose items leave the output of their last step; `changes` are fields of ForeachSpec."""
+    spec = ForeachSpec(compile_expression(items), items_max=10, concurrency=10, output=None, last=steps[-1].id)
+    return Block(identifier, NodeKind.FOREACH, replace(spec, **changes), parts={"each item": steps})
+
+
 class _Lowering:
     def __init__(self) -> None:
+        self.within: str | None = None
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self.inside: tuple[str, str] | None = None
@@ -171,15 +179,22 @@ class _Lowering:
         return ends
 
     def node(self, node: Node, ends: Ends) -> int:
-        self.nodes.append(replace(node, inside=self.inside))
+        self.nodes.append(replace(node, inside=self.inside, within=self.within))
         index = len(self.nodes) - 1
         self.edges.extend(Edge(source, index, case) for source, case in ends)
         return index
 
     def block(self, block: Block, ends: Ends) -> int:
         when = None if block.when is None else compile_expression(block.when)
-        index = self.node(Node(block.id, block.kind, block.spec, when, None, len(self.nodes) + 1, 1), ends)
+        line = len(self.nodes) + 1
+        node = Node(block.id, block.kind, block.spec, when, None, line, 1)
+        index = self.node(node, ends)
         if not block.parts:
+            return index
+        if block.kind is NodeKind.FOREACH:
+            inside, self.inside, self.within = self.inside, None, block.id
+            self.sequence(block.parts["each item"], [])
+            self.inside, self.within = inside, None
             return index
         outer = self.inside
         lanes: dict[str, Ends] = {}

@@ -1,8 +1,11 @@
 """Random workflows of every kind of step, nested and skipped in every way: a hypothesis strategy."""
 
+from dataclasses import dataclass
+
 from hypothesis import strategies as st
 
 from definitions.graph import Graph
+from definitions.template import compile_template
 from tests.support.graphs import (
     Block,
     branch,
@@ -10,6 +13,7 @@ from tests.support.graphs import (
     dependent,
     done,
     fail,
+    foreach,
     graph,
     parallel,
     poll,
@@ -34,19 +38,25 @@ SENDINGS = st.lists(
     unique_by=lambda sending: sending[0],
 )
 JOINS = st.sampled_from(["all", "any", "at_least", "settled"])
-INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans()})
+ITEM_CONDITIONS = st.sampled_from(["item > 3", "index == 1", "index < 2 && item != 0"])
+LISTS = st.lists(st.integers(0, 6), max_size=7)
+INPUTS = st.fixed_dictionaries({"n": st.integers(0, 6), "go": st.booleans(), "list": LISTS})
 
 
+@dataclass
 class Names:
-    """Ids of steps in their order; `children` says whether steps may be children."""
+    """Names steps; `in_items` while the steps within a foreach are drawn, `children` if steps may be children."""
 
-    def __init__(self, *, children: bool) -> None:
-        self.children = children
-        self._count = 0
+    children: bool = True
+    count: int = 0
+    in_items: bool = False
 
     def __call__(self) -> str:
-        self._count += 1
-        return f"s{self._count}"
+        self.count += 1
+        return f"s{self.count}"
+
+    def conditions(self) -> st.SearchStrategy[str]:
+        return st.one_of(CONDITIONS, ITEM_CONDITIONS) if self.in_items else CONDITIONS
 
 
 @st.composite
@@ -59,6 +69,8 @@ def steps(draw: st.DrawFn, names: Names, depth: int) -> Block:
     kinds = ["task", "task", "poll", "wait", "until", "signal", "signal", "set", "fail", "return"] + (
         ["branch", "parallel", "needs"] * 2 if depth else []
     )
+    if depth and not names.in_items:
+        kinds += ["foreach"] * 3
     kind = draw(st.sampled_from([*kinds, "child", "child"] if names.children else kinds))
     name = names()
     match kind:
@@ -87,24 +99,44 @@ def steps(draw: st.DrawFn, names: Names, depth: int) -> Block:
                 accept_when=accept_when,
             )
         case "set":
-            block = put(name, draw(st.sampled_from([{"v": "${ input.n }"}, {"v": "${ input.missing }"}, {}])))
+            values = [{"v": "${ input.n }"}, {"v": "${ input.missing }"}, {}]
+            block = put(name, draw(st.sampled_from([{"v": "${ item + index }"}] if names.in_items else values)))
         case "fail" | "return":
             # An end in the middle of everything is rare, or nothing else would be seen.
             ends = fail(name) if kind == "fail" else done(name, {"n": "${ input.n }"})
             return ends.only_if(draw(st.sampled_from(["input.n == 2", "input.n == 5 && input.go"])))
         case "branch":
-            conditions = draw(st.lists(CONDITIONS, min_size=1, max_size=3, unique=True))
+            conditions = draw(st.lists(names.conditions(), min_size=1, max_size=3, unique=True))
             cases = {condition: draw(blocks(names, depth - 1)) for condition in conditions}
             block = branch(
                 name, cases if draw(st.integers(0, 5)) == 0 else {**cases, "else": draw(blocks(names, depth - 1))}
             )
+        case "foreach":
+            block = draw(loops(names, name, depth))
         case "parallel":
             count = draw(st.integers(1, 3))
             lanes = {f"b{index}": draw(blocks(names, depth - 1)) or [wait(names(), 1.0)] for index in range(count)}
             block = parallel(name, lanes, draw(JOINS), at_least=draw(st.integers(1, count)))
         case _:
             block = draw(dependency_graphs(name, names, depth))
-    return block.only_if(draw(CONDITIONS)) if draw(st.integers(0, 3)) == 0 else block
+    return block.only_if(draw(names.conditions())) if draw(st.integers(0, 3)) == 0 else block
+
+
+@st.composite
+def loops(draw: st.DrawFn, names: Names, name: str, depth: int) -> Block:
+    names.in_items = True
+    body = draw(blocks(names, depth - 1)) or [wait(names(), 3.0)]
+    names.in_items = False
+    output = draw(st.sampled_from([None, None, {"n": "${ item }"}, "${ input.missing }"]))
+    leaves = {} if output is None else {"output": compile_template(output), "last": None}
+    return foreach(
+        name,
+        draw(st.sampled_from(["input.list", "input.list", "input.list", "[1, 5, 2]", "[]", "input.missing"])),
+        body,
+        items_max=draw(st.sampled_from([3, 10, 10])),
+        concurrency=draw(st.integers(1, 4)),
+        **leaves,
+    )
 
 
 @st.composite

@@ -112,3 +112,24 @@ def test_the_command_decides_at_the_revision_that_it_reads(script: Script, capsy
         "action": "RETRY", "step": "pay", "expected_revision": "4", "evidence": {"ticket": 7}, "reason": "repaired",
         "dry_run": True,
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_items_of_a_foreach_are_listed_with_their_errors(
+    script: Script, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {"id": "fetch[1]", "kind": "TASK", "title": None, "state": "FAILED", "reason": None, "round": 1}
+    error = {"code": "GONE", "message": "no such document"}
+    items = [
+        {"index": 0, "steps": [{"id": "fetch[0]", "kind": "TASK", "title": None, "state": "SUCCEEDED"}], "result": 3},
+        {"index": 1, "steps": [broken | {"task_id": ID, "error": error}], "result": None},
+    ]
+    script.success(items)
+    script.success(items)
+    first, second = client.instance_items(ID, "each")
+    assert (first.result, second.result, second.steps[0].id) == (3, None, "fetch[1]")
+    assert script.seen[0].path == f"/v1/instances/{ID}/steps/each/items"
+    assert program.run(["instance", "items", ID, "each"]) == 0
+    shown = capsys.readouterr().out
+    assert f"fetch[1]  TASK  FAILED     1      {ID}" in shown
+    assert "error     in fetch[1]: GONE: no such document" in shown
