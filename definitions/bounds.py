@@ -13,7 +13,7 @@ from math import ceil
 
 from definitions import joins
 from definitions.joins import Needs
-from definitions.limits import ATTEMPTS_LOST_MAX, DEFERRALS_MAX, VALUE_BYTES_MAX
+from definitions.limits import ATTEMPTS_LOST_MAX, BACKOFF_SECONDS_MAX, DEFERRALS_MAX, VALUE_BYTES_MAX
 
 # What a node leaves behind beside its values: its row, its history and its task rows, rounded up.
 RECORD_BYTES = 4 * 1024
@@ -122,6 +122,15 @@ def task(*, attempts_max: int, start_within_seconds: float, timeout_seconds: flo
         stored_bytes=2 * VALUE_BYTES_MAX + RECORD_BYTES,
         active_seconds=start_within_seconds + timeout_seconds + overrun_seconds,
     )
+
+
+def retried(part: Bounds, retries: Iterable[tuple[int, float]]) -> Bounds:
+    """Return the bounds of a step that may be done again: so many times, after a first gap of so many seconds."""
+    again: list[Bounds] = []
+    for retries_max, backoff_seconds in retries:
+        gaps = backoff_seconds_total(retries_max + 1, backoff_seconds, BACKOFF_SECONDS_MAX)
+        again += [part] * retries_max + [wait(gaps)]
+    return sequence([part, *again])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from definitions.graph import (
     ChildSpec,
     FailSpec,
     ForeachSpec,
+    Handler,
+    Handling,
     JoinSpec,
     Node,
     NodeKind,
@@ -27,11 +29,26 @@ def kind_word(node: Node) -> str:
 
 
 def facts_of(node: Node) -> list[str]:
-    """Return what a node runs or waits for, and what bounds it, a line each."""
-    return [*_facts_of(node), *(["pauses before it"] if node.pause_at else [])]
+    """Return what a node runs or waits for, what bounds it, and what handles its failure, a line each."""
+    facts = [*_own_facts(node), *(f"on {handler.match}: {handling_of(handler)}" for handler in node.handlers)]
+    if node.compensate is not None:
+        facts.append(f"undone by {_task(node.compensate)}")
+    return [*facts, *(["pauses before it"] if node.pause_at else [])]
 
 
-def _facts_of(node: Node) -> list[str]:
+def handling_of(handler: Handler) -> str:
+    """Say in words what an error handler does."""
+    match handler.then:
+        case Handling.RETRY:
+            gap = f" after {format_duration(handler.backoff_seconds)}" if handler.backoff_seconds else ""
+            return f"retry at most {handler.retries_max} times{gap}"
+        case Handling.STEPS:
+            return "its steps"
+        case _:
+            return handler.then.value
+
+
+def _own_facts(node: Node) -> list[str]:
     match node.spec:
         case TaskSpec() as task:
             return [_task(task), *_keys(task), *_task_bounds(task)]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from definitions import limits
-from definitions.bounds import Bounds
+from definitions.bounds import Bounds, sequence
 from definitions.child_steps import wanted_by
 from definitions.children import ChildName, Children
 from definitions.codes import Code
@@ -26,6 +26,7 @@ from definitions.source import Source
 from definitions.weaver import Weaver
 from definitions.yaml_tree import read_yaml
 
+# 2 adds error handlers and compensation; what does without them stays readable for older nodes.
 GRAPH_FORMAT = 1
 NO_CHILDREN: Children = {}
 
@@ -108,12 +109,14 @@ def _identity(model: DefinitionModel) -> tuple[str, int] | None:
 def _compile(model: DefinitionModel, source: Source, findings: Findings, children: Children) -> Graph | None:
     woven = Weaver(model, source, findings, children).weave()
     timeout = _timeout(model, woven.bounds, findings)
-    proven = replace(woven.bounds, active_seconds=min(woven.bounds.active_seconds, timeout))
+    # The time-out ends the flow; what undoes it comes after, one task at a time.
+    flow = replace(woven.bounds, active_seconds=min(woven.bounds.active_seconds, timeout))
+    proven = sequence([flow, woven.undoing])
     _check_bounds(model, proven, findings)
     if findings or model.workflow is None or model.version is None:
         return None
     return Graph(
-        format=GRAPH_FORMAT,
+        format=2 if any(node.handlers or node.compensate for node in woven.nodes) else GRAPH_FORMAT,
         workflow=model.workflow,
         version=model.version,
         title=model.title,

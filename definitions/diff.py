@@ -205,6 +205,7 @@ def _meaning_of_node(node: Node) -> dict[str, Json]:
         "pause_at": node.pause_at,
         **(spec if isinstance(spec, dict) else {}),
     }
+    flat |= {"on_error": _meaning(node.handlers), "error_of": node.error_of, "compensate": _meaning(node.compensate)}
     task = flat.pop("task", None)
     # A poll's task has a bound, and so has the poll.
     return {**flat, **({f"task.{name}": value for name, value in task.items()} if isinstance(task, dict) else {})}

@@ -14,8 +14,6 @@ from definitions.yaml_tree import Mapping, YamlNode
 
 LANGUAGE = "weave/1"
 
-_LATER_FAILURES = {"compensate": "undo what was done"}
-
 # What an instance accepts where the definition declares nothing: any object.
 ANY_OBJECT = {"type": "object"}
 
@@ -37,7 +35,7 @@ def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
         # A schema with mistakes says nothing about types; one that is absent says that the input is an object.
         input_schema=schema if schema is not None else ({} if fields.has("input") else ANY_OBJECT),
         timeout=fields.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX),
-        on_failure=fields.choice("on_failure", ("hold", "fail"), _LATER_FAILURES) or "hold",
+        on_failure=fields.choice("on_failure", ("hold", "fail", "compensate")) or "hold",
         defaults=_read_defaults(fields),
         steps=reader.read_list(fields.node("steps", required=True), "`steps`"),
         output=fields.node("output"),

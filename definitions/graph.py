@@ -10,6 +10,10 @@ chosen one. FAILED, CANCELLED and dead-path SKIPPED sources make dead edges.
 
 The lanes of a FORK are its branches, or the steps of its dependency graph. A join with another policy than `all` is
 judged by the outcomes of its lanes, not by its edges; so is a step with `needs`, by the lanes that it needs.
+
+An edge whose case is that of an error handler leads into the handler's steps: it is live when its source FAILED and
+that handler took the failure, and then it is the only one. The lanes of a step's handlers and the step itself meet in a
+JOIN `<step id>.handled`, so that the flow goes on past the step either way.
 """
 
 from __future__ import annotations
@@ -91,6 +95,35 @@ class TaskSpec:
     priority: int
     output_schema: Json | None = None
     concurrency_keys: tuple[Template, ...] = ()
+
+
+class Handling(StrEnum):
+    """What an error handler does with a failure that it matches; the words are those of the language."""
+
+    RETRY = "retry"  # a new task that continues the line of the failed one, a bounded number of times
+    CONTINUE = "continue"  # the step counts as done, with the handler's value as its output
+    STEPS = "steps"  # the handler's own steps run, then the flow goes on past the step
+    FAIL = "fail"  # the instance fails, whoever else could still go on
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One entry of a step's `on_error`; `match` is an error code, a failure class, or `*` for all."""
+
+    match: str
+    then: Handling
+    retries_max: int = 0
+    backoff_seconds: float = 0.0  # before the first retry; doubles with each
+    value: Template | None = None  # of CONTINUE
+
+
+HANDLED = ".handled"  # of the id of the join behind a step with handler steps
+HANDLER_CASE = "on_error."  # no case of an author's has a dot
+
+
+def handler_case(index: int) -> str:
+    """Name the edges into the steps of a step's handler, which is counted from 0."""
+    return f"{HANDLER_CASE}{index + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +315,9 @@ class Node:
     inside: tuple[str, str] | None = None
     pause_at: bool = False  # the instance pauses before it runs
     within: str | None = None
+    handlers: tuple[Handler, ...] = ()
+    error_of: str | None = None  # the step whose error is `error` in this node's expressions
+    compensate: TaskSpec | None = None  # the task that undoes what the node has done
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +345,7 @@ class Graph:
     input_schema: Json
     output: Template | None
     timeout_seconds: float
-    on_failure: str  # "hold" | "fail"
+    on_failure: str  # "hold" | "fail" | "compensate"
     bounds: Bounds
     starts: StartRules = StartRules()
     output_schema: Json | None = None
@@ -324,5 +360,6 @@ def queues_of(node: Node) -> tuple[str, ...]:
     """Name the queues that a node's tasks, or those of its child, go to."""
     spec = node.spec.task if isinstance(node.spec, PollSpec) else node.spec
     if isinstance(spec, ChildSpec):
-        return spec.queues
-    return (spec.queue,) if isinstance(spec, TaskSpec) else ()
+        return spec.queues if node.compensate is None else (*spec.queues, node.compensate.queue)
+    undoing = () if node.compensate is None else (node.compensate.queue,)
+    return (spec.queue, *undoing) if isinstance(spec, TaskSpec) else undoing

@@ -20,6 +20,8 @@ from definitions.graph import (
     ForeachSpec,
     ForkSpec,
     Graph,
+    Handler,
+    Handling,
     JoinPolicy,
     JoinSpec,
     KeyPolicy,
@@ -39,9 +41,10 @@ from definitions.graph import (
 )
 from definitions.positions import Positions
 from definitions.template import Template, stored_template
+from orbit.formats import FIRST, NEWEST, StoredFormat
 from orbit.jsontext import Json
 
-FORMATS_READ = frozenset({1})
+FORMATS_READ = frozenset(range(FIRST, NEWEST[StoredFormat.GRAPH] + 1))
 
 Document = dict[str, Any]
 
@@ -122,6 +125,13 @@ def _starts_from_json(document: Document | None) -> StartRules:
 
 def _node_to_json(node: Node) -> Document:
     within = {} if node.within is None else {"within": node.within}
+    extra: Document = {}
+    if node.handlers:
+        extra["handlers"] = [_handler_to_json(handler) for handler in node.handlers]
+    if node.compensate is not None:
+        extra["compensate"] = _task_to_json(node.compensate)
+    if node.error_of is not None:
+        extra["error_of"] = node.error_of
     return {
         **within,
         "id": node.id,
@@ -133,7 +143,17 @@ def _node_to_json(node: Node) -> Document:
         "pause_at": node.pause_at,
         "spec": _spec_to_json(node.spec),
         **({} if node.inside is None else {"inside": list(node.inside)}),
+        **extra,
     }
+
+
+def _handler_to_json(handler: Handler) -> Document:
+    return {**asdict(replace(handler, value=None)), "value": _template_to_json(handler.value)}
+
+
+def _handler_from_json(document: Document) -> Handler:
+    changed = {"then": Handling(document["then"]), "value": _template_from_json(document["value"])}
+    return Handler(**{**document, **changed})
 
 
 def _node_from_json(document: Document) -> Node:
@@ -149,6 +169,9 @@ def _node_from_json(document: Document) -> Node:
         inside=(inside[0], inside[1]) if (inside := document.get("inside")) else None,
         pause_at=document.get("pause_at", False),
         within=document.get("within"),
+        handlers=tuple(map(_handler_from_json, document.get("handlers", ()))),
+        error_of=document.get("error_of"),
+        compensate=_task_from_json(document["compensate"]) if "compensate" in document else None,
     )
 
 

@@ -12,6 +12,10 @@ OPTION_KEYS = frozenset(
 TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
 CHILD_KEYS = frozenset({"workflow", "input", "timeout"})
 COMMON_KEYS = frozenset({"id", "title", "when", "needs", "pause_at"})
+# The kinds that can fail by themselves; `fail` and `return` end the instance.
+HANDLED_KINDS = frozenset({"task", "poll", "wait", "set", "workflow"})
+# The kinds that may have done something outside; what `set` computes needs no undoing.
+COMPENSATED_KINDS = frozenset({"task", "poll", "wait", "workflow"})
 
 TOP = Keys(
     "a definition",
@@ -22,24 +26,32 @@ TOP = Keys(
     {
         "redact": "values masked in reads and logs",
         "labels": "labels of instances",
-        "compensate": "undoing what was done",
-        "on_error": "an error handler",
     },
 )
 DEFAULTS = Keys("`defaults`", OPTION_KEYS, {})
 RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
 
 _LATER_KEYS = {
-    "on_error": "an error handler",
-    "compensate": "a task that undoes the step",
     "redact": "values masked in reads and logs",
     **LATER_KINDS,
 }
 _OWN_KEYS = {"task": TASK_KEYS, "workflow": CHILD_KEYS}
-STEP_KEYS = {
-    kind: Keys(f"a {kind} step", COMMON_KEYS | {kind} | _OWN_KEYS.get(kind, frozenset()), _LATER_KEYS) for kind in KINDS
-}
-ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | frozenset(KINDS), _LATER_KEYS)
+_BLOCK_KEYS = {"on_error": "an error handler of a whole block", "compensate": "a task that undoes a whole block"}
+
+
+def _step_keys(kind: str) -> Keys:
+    allowed = COMMON_KEYS | {kind} | _OWN_KEYS.get(kind, frozenset())
+    if kind in HANDLED_KINDS:
+        allowed |= {"on_error"}
+    if kind in COMPENSATED_KINDS:
+        allowed |= {"compensate"}
+    return Keys(f"a {kind} step", allowed, _LATER_KEYS | (_BLOCK_KEYS if kind in {"branch", "parallel"} else {}))
+
+
+STEP_KEYS = {kind: _step_keys(kind) for kind in KINDS}
+ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | {"on_error", "compensate"} | frozenset(KINDS), _LATER_KEYS)
+COMPENSATION = Keys("`compensate`", OPTION_KEYS | {"task", "input"}, {})
+HANDLER = Keys("an error handler", frozenset({"match", "then", "max", "backoff", "value", "steps"}), {})
 
 CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
 PARALLEL = Keys("`parallel`", frozenset({"join", "branches", "steps"}), {})

@@ -12,7 +12,7 @@ from definitions import keys, limits, names
 from definitions.document import LANGUAGE
 from definitions.expression.parser import KEYWORDS
 from definitions.fields import Keys
-from definitions.graph import KeyPolicy
+from definitions.graph import Handling, KeyPolicy
 from orbit.schemas.soundness import DIALECT
 
 Schema = dict[str, Any]
@@ -39,6 +39,8 @@ def language_schema() -> Schema:
             "value": {"description": "A JSON value; `${ expression }` in its texts is filled in when the step runs."},
             "schema": {"type": ["object", "boolean"], "description": "A JSON Schema (Draft 2020-12)."},
             "retry": _object(keys.RETRY, _retry_values()),
+            "handler": _handler(),
+            "compensation": _object(keys.COMPENSATION, _compensation_values(), required=("task",)),
             "steps": {"type": "array", "items": _reference("step")},
             "some_steps": {"type": "array", "items": _reference("step"), "minItems": 1},
             "step": {"oneOf": [_reference(f"{kind}_step") for kind in keys.KINDS]},
@@ -82,8 +84,8 @@ def _top_values() -> dict[str, Schema]:
         "input": _described(_reference("schema"), "The JSON Schema of an instance's input."),
         "timeout": _described(_reference("span"), "The instance's bound of active time; the steps' sum if not given."),
         "on_failure": {
-            "enum": ["hold", "fail"],
-            "description": "A failed step holds the instance for a person, or fails it.",
+            "enum": ["hold", "fail", "compensate"],
+            "description": "A failed step holds the instance for a person, fails it, or undoes what was done first.",
         },
         "defaults": _object(keys.DEFAULTS, _option_values()),
         "steps": _described(_reference("some_steps"), "They run in order."),
@@ -123,6 +125,43 @@ def _retry_values() -> dict[str, Schema]:
     }
 
 
+def _compensation_values() -> dict[str, Schema]:
+    return {name: value for name, value in _task_values().items() if name != "output"}
+
+
+def _on_error() -> dict[str, Schema]:
+    handlers = {"type": "array", "items": _reference("handler"), "minItems": 1, "maxItems": limits.HANDLERS_MAX}
+    return {"on_error": _described(handlers, "What happens if the step fails: the first handler that matches.")}
+
+
+def _handler() -> Schema:
+    values = {
+        "match": _described(_form(names.ERROR_MATCH), 'An error code, a failure class, or "*" for every error.'),
+        "then": {
+            "enum": [each.value for each in Handling if each is not Handling.STEPS],
+            "description": "Try again, go on as if the step had succeeded, or fail the instance.",
+        },
+        "max": _described(
+            _integer(limits.HANDLER_RETRIES_MIN, limits.HANDLER_RETRIES_MAX), "How often it is tried again."
+        ),
+        "backoff": _described(_reference("span"), "The gap before the first retry; it doubles."),
+        "value": _described(_reference("value"), "The step's output, where the flow goes on."),
+        "steps": _described(_reference("some_steps"), "They run, then the flow goes on past the step."),
+    }
+    others = {"max", "backoff", "value", "steps"}
+
+    def only(then: str, *own: str) -> Schema:
+        return {"properties": {"then": {"const": then}, **dict.fromkeys(sorted(others - set(own)), False)}}
+
+    ways: list[Schema] = [
+        {**only("retry", "max", "backoff"), "required": ["then", "max"]},
+        {**only("continue", "value"), "required": ["then"]},
+        {**only("fail"), "required": ["then"]},
+        {"properties": dict.fromkeys(["then", *sorted(others - {"steps"})], False), "required": ["steps"]},
+    ]
+    return {**_object(keys.HANDLER, values, required=("match",)), "oneOf": ways}
+
+
 def _task_values() -> dict[str, Schema]:
     return {
         **_option_values(),
@@ -146,6 +185,8 @@ def _step(kind: str) -> Schema:
         },
         "pause_at": _described({"const": "step"}, "The instance is paused before the step runs."),
         **_own_values(kind),
+        **(_on_error() if kind in keys.HANDLED_KINDS else {}),
+        **({"compensate": _reference("compensation")} if kind in keys.COMPENSATED_KINDS else {}),
     }
     return _object(keys.STEP_KEYS[kind], values, required=("id", kind))
 

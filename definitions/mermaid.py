@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from definitions.captions import handling_of
 from definitions.duration import format_duration
 from definitions.graph import (
+    HANDLED,
     BranchSpec,
     ChildSpec,
     FailSpec,
@@ -23,6 +25,7 @@ from definitions.graph import (
     TaskSpec,
     UntilSpec,
     WaitSpec,
+    handler_case,
 )
 
 _SHAPES = {
@@ -65,6 +68,9 @@ def graph_to_mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> s
         shown = [*_lines_of(node), *([states[node.id]] if states and node.id in states else [])]
         label = "<br/>".join(_escaped(line) for line in shown)
         lines.append(f"  n{index}{opening}{label}{closing}")
+        if node.compensate is not None:
+            words = _escaped(f"undone by {node.compensate.type}@{node.compensate.task_version}")
+            lines.append(f'  n{index} -.-> u{index}>"{words}"]')
     if within is not None:
         lines.append("  end")
     lines += [f"  n{foreach} -.-> n{first}" for foreach, first in _ways_into_items(graph)]
@@ -99,6 +105,8 @@ def _ways_into_items(graph: Graph) -> list[tuple[int, int]]:
 
 def _lines_of(node: Node) -> list[str]:
     if isinstance(node.spec, JoinSpec):
+        if node.id.endswith(HANDLED):
+            return ["handled"]
         return ["join"] if node.spec.policy is JoinPolicy.ALL else [f"join {node.spec.words}"]
     lines = [node.id]
     match node.spec:
@@ -121,11 +129,15 @@ def _lines_of(node: Node) -> list[str]:
             lines.append(node.kind.value.lower())
     if node.when is not None:
         lines.append(f"when {node.when.source}")
+    lines += [f"on {handler.match} {handling_of(handler)}" for handler in node.handlers]
     return lines
 
 
 def _case_text(source: Node, case: str | None) -> str | None:
-    """Return what stands at an edge: the condition of a branch's case, or the name of a parallel branch."""
+    """Return what stands at an edge: a case's condition, a parallel branch's name, what an error handler matches."""
+    for index, handler in enumerate(source.handlers):
+        if case == handler_case(index):
+            return f"on {handler.match}"
     if isinstance(source.spec, BranchSpec):
         for each in source.spec.cases:
             if each.label == case and each.when is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from definitions.children import ChildName
-from definitions.graph import JoinPolicy, StartRules
+from definitions.graph import Handling, JoinPolicy, StartRules
 from definitions.yaml_tree import Scalar, YamlNode
 from orbit.jsontext import Json
 
@@ -214,6 +214,19 @@ Kind = (
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerModel:
+    """An error handler; `match` or `then` is None if it was wrong."""
+
+    match: str | None
+    then: Handling | None
+    place: Place
+    retries_max: int = 0
+    backoff: float = 0.0
+    value: YamlNode | None = None
+    steps: tuple[StepModel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StepModel:
     """One step; `kind` is None where it could not be read, so that its id is still known."""
 
@@ -224,6 +237,8 @@ class StepModel:
     place: Place
     needs: NeedsModel | None = None
     pause_at: bool = False
+    on_error: tuple[HandlerModel, ...] = ()
+    compensate: TaskModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,4 +44,11 @@ ERROR_CODE = Form(
     re.compile(r"[A-Z][A-Z0-9_]{0,63}"),
     "capital letters, digits and `_`, such as `ORDER_REFUSED` (at most 64 characters)",
 )
+# The classes of a failure that can reach a handler, as Pulse has them; what needs a person waits for one.
+FAILURE_CLASSES = ("RETRYABLE", "NON_RETRYABLE", "UNCLASSIFIED", "UNKNOWN_OUTCOME")
+EVERY_ERROR = "*"
+ERROR_MATCH = Form(
+    re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"),  # a worker's code is its own
+    f'an error code such as `ORDER_REFUSED`, a class ({", ".join(FAILURE_CLASSES)}), or `"*"` for every error',
+)
 LANGUAGE = Form(re.compile(r"weave/1"), "`weave/1`", Code.BAD_VALUE)

@@ -14,11 +14,12 @@ from definitions.expression import Environment, StepFacts, Type
 from definitions.expression.checker import NOTHING, Paths
 from definitions.expression.types import DYN, INT, STRING
 from definitions.expression.types import Kind as TypeKind
-from definitions.graph import JoinPolicy
+from definitions.graph import JoinPolicy, handler_case
 from definitions.model import (
     BranchModel,
     ChildModel,
     ForeachModel,
+    HandlerModel,
     Kind,
     ParallelModel,
     PollModel,
@@ -36,15 +37,24 @@ INSTANCE = Type(
 )
 # The kinds of steps whose output others may read.
 WITH_OUTPUT = (TaskModel, PollModel, SetModel, SignalModel, ForeachModel, ChildModel)
+_ERROR = Type(
+    TypeKind.MAP,
+    fields={"code": STRING, "message": STRING, "class": STRING, "details": DYN},
+    required=frozenset({"code", "message", "class", "details"}),
+    closed=True,
+)
 _ROUND_ROOTS = {"round": INT}
 _LATER_ROOTS = {
     "output": "in `done_when` and `fail_when` of a poll",
     "round": "inside a poll",
     "item": "in the steps and the `output` of a `foreach`",
     "index": "in the steps and the `output` of a `foreach`",
-    "error": "in error handlers, which are not part of this version of the language",
+    "error": "in error handlers",
     "signal": "in `accept_when` of a wait for a signal; afterwards its payload is the step's output",
 }
+
+# What can stand around a step: a block, or an error handler that it is a step of.
+Around = Kind | HandlerModel
 
 
 @dataclass(slots=True)
@@ -55,10 +65,17 @@ class Scope:
     known: Paths = NOTHING  # paths that conditions have proven
     reachable: bool = True
     roots: Mapping[str, Type] = field(default_factory=dict)  # further roots here: `item` and `index` of a foreach
+    error_of: str | None = None  # the step whose failure is handled here
 
     def copy(self, known: Paths = NOTHING) -> Scope:
         """Return the scope of a branch that begins here; `known` is what its condition proves."""
-        return Scope(set(self.available), self.known | known, self.reachable, self.roots)
+        return Scope(set(self.available), self.known | known, self.reachable, self.roots, self.error_of)
+
+    def meet(self, others: Iterable[Scope]) -> None:
+        """Keep of what is certain here only what is so in all the others too."""
+        for other in others:
+            self.available &= other.available
+            self.known &= other.known
 
     def of_items(self, item: Type) -> Scope:
         """Return the scope of the steps that run for each item of a list."""
@@ -75,7 +92,7 @@ class _Declared:
     """Where a step stands: the blocks around it with the lanes that it is in, and its place in the file's order."""
 
     step: StepModel
-    blocks: tuple[tuple[str, Kind, str], ...]  # (block id, block, label of the case or lane)
+    blocks: tuple[tuple[str, Around, str], ...]  # (block id, block, label of the case or lane)
     order: int
 
 
@@ -117,6 +134,26 @@ class Catalogue:
         """Keep that a step never has an output."""
         self._silent.add(step)
 
+    def output_of(self, step: str) -> Type:
+        """Return the type of a step's output, as far as it is known."""
+        return self._types.get(step, DYN)
+
+    def undoing(self, scope: Scope, *, input_type: Type, step: str) -> Environment:
+        """Return what the compensation of a step may read: what was certain before it, the rest with a guard.
+
+        It runs when everything is decided, so that no reading depends on chance. `scope` is that before the step.
+        """
+
+        def facts(name: str) -> StepFacts | None:
+            known = self._facts(name, scope, None)
+            if known is None or known.uncertain is None:
+                return known
+            reason = "its outcome may be unknown when it is undone" if name == step else None
+            return StepFacts(known.output, reason or f"it may not have run when `{step}` is undone")
+
+        roots = {"input": input_type, "instance": INSTANCE, "now": STRING}
+        return Environment(roots, _LATER_ROOTS, facts, self._names, scope.known)
+
     def environment(self, scope: Scope, *, input_type: Type, at: At, extra: dict[str, Type]) -> Environment:
         """Return what an expression at a place may read."""
 
@@ -124,6 +161,8 @@ class Catalogue:
             return self._facts(name, scope, at)
 
         roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **scope.roots, **extra}
+        if scope.error_of is not None:
+            roots["error"] = _ERROR
         return Environment(roots, _LATER_ROOTS, facts, self._names, scope.known)
 
     def _names(self) -> Iterable[str]:
@@ -157,10 +196,13 @@ class Catalogue:
                 if label != own and isinstance(kind, ParallelModel):
                     return _beside(block, kind, label, own)
                 if label != own:
-                    return f"it is in another case of `{block}`", False
+                    what = "error handler" if isinstance(kind, HandlerModel) else "case"
+                    return f"it is in another {what} of `{block}`", False
                 shared += 1
             if declared.order > here.order:
                 return "it comes later", False
+            if any(isinstance(kind, HandlerModel) and block == declared.step.id for block, kind, _ in here.blocks):
+                return "its failure is handled here", False
         loop = next((block for block, kind, _ in declared.blocks[shared:] if isinstance(kind, ForeachModel)), None)
         if loop is not None:
             return f"it runs once for each item of `{loop}`: read the list of results, `steps.{loop}.output`", False
@@ -171,10 +213,14 @@ class Catalogue:
         for block, kind, label in declared.blocks[shared:]:
             if isinstance(kind, BranchModel):
                 return f"it runs in one case of `{block}` only", True
+            if isinstance(kind, HandlerModel):
+                return f"it runs only if `{block}` fails", True
             if isinstance(kind, ParallelModel) and kind.join.policy is not JoinPolicy.ALL:
                 return f"`{block}` has `join: {kind.join.policy}`, which does not need every branch to be done", True
             if isinstance(kind, ParallelModel) and any(lane.needs for lane in kind.lanes if lane.label == label):
                 return "it is skipped if all that it needs is", True
+        if declared.step.on_error:
+            return "it has no output where an error handler took its failure", True
         return "a block around it has a `when`", True
 
 
@@ -187,16 +233,18 @@ def _beside(block: str, parallel: ParallelModel, label: str, own: str) -> tuple[
     return f"it runs beside this one in `{block}`; name it in `needs` to read it", False
 
 
-def _depth(blocks: tuple[tuple[str, Kind, str], ...], wanted: str) -> int:
+def _depth(blocks: tuple[tuple[str, Around, str], ...], wanted: str) -> int:
     """Count the blocks around a step down to one of them, which is included."""
     return 1 + next(place for place, (block, _, _) in enumerate(blocks) if block == wanted)
 
 
 def _walk(
-    steps: tuple[StepModel, ...], blocks: tuple[tuple[str, Kind, str], ...]
-) -> Iterator[tuple[StepModel, tuple[tuple[str, Kind, str], ...]]]:
+    steps: tuple[StepModel, ...], blocks: tuple[tuple[str, Around, str], ...]
+) -> Iterator[tuple[StepModel, tuple[tuple[str, Around, str], ...]]]:
     for step in steps:
         yield step, blocks
+        for index, handler in enumerate(step.on_error):
+            yield from _walk(handler.steps, (*blocks, (step.id, handler, handler_case(index))))
         match step.kind:
             case BranchModel(cases=cases):
                 for case in cases:

@@ -14,6 +14,7 @@ from definitions.expression.parser import KEYWORDS
 from definitions.fields import Fields, kind_of
 from definitions.findings import Findings
 from definitions.foreach_fields import read_foreach
+from definitions.handlers import read_handlers
 from definitions.hints import nearest
 from definitions.model import (
     BranchModel,
@@ -26,6 +27,7 @@ from definitions.model import (
     ReturnModel,
     SetModel,
     StepModel,
+    TaskModel,
 )
 from definitions.parallel_fields import read_needs, read_parallel
 from definitions.task_fields import read_task
@@ -76,6 +78,10 @@ class StepReader:
         kind = self._kind_of(node)
         fields = Fields(node, keys.STEP_KEYS[kind] if kind else keys.ANY_STEP, self.findings)
         identifier = self._identifier(fields)
+        for name in ("on_error", "compensate") if self._foreach_depth else ():
+            if fields.has(name):
+                message = f"`{name}` on the steps of a `foreach` is not part of this version of the language"
+                self.findings.at(Code.NOT_YET_SUPPORTED, fields.key_place(name), message)
         return StepModel(
             id=identifier or "",
             kind=self._read_kind(kind, fields) if kind else None,
@@ -84,10 +90,16 @@ class StepReader:
             place=node.place,
             needs=self._needs(fields),
             pause_at=fields.choice("pause_at", ("step",)) is not None,
+            on_error=read_handlers(fields, kind, self.read_list) if kind in keys.HANDLED_KINDS else (),
+            compensate=self._compensation(fields) if kind in keys.COMPENSATED_KINDS else None,
         )
 
     def _needs(self, fields: Fields) -> NeedsModel | None:
         return read_needs(fields) if fields.has("needs") else None
+
+    def _compensation(self, fields: Fields) -> TaskModel | None:
+        mapping = fields.mapping_of("compensate")
+        return None if mapping is None else read_task(Fields(mapping, keys.COMPENSATION, self.findings))
 
     def _kind_of(self, node: Mapping) -> str | None:
         found = [name for name in node.entries if name in keys.KINDS]

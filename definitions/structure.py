@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from definitions.graph import BranchSpec, ForkSpec, Graph, JoinSpec, Node, NodeKind
+from definitions.graph import BranchSpec, ForkSpec, Graph, Handling, JoinSpec, Node, NodeKind, handler_case
 
 _OPENERS = frozenset({NodeKind.BRANCH, NodeKind.FORK})
 _ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
@@ -19,6 +19,7 @@ class Lane:
     """One lane of a block: a case, a branch, the steps of an item, or a step of a dependency graph.
 
     Such a step `needs` other lanes by label; `when` is the source of a case's condition.
+    Or the steps of an error handler; `when` says when a case or a handler is taken.
     """
 
     label: str
@@ -39,7 +40,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A branch, parallel or foreach block; `join` is None if every lane ends the instance, and for a foreach."""
+    """A block of steps: a branch, parallel or foreach, or a step with its error handlers; `join` may be None."""
 
     opener: Node
     lanes: tuple[Lane, ...]
@@ -90,11 +91,11 @@ class _Finder:
                 found.append(Block(node, (Lane("each item", None, self.parts(place + 1, end)),), None))
                 place = end
                 continue
-            if node.kind not in _OPENERS:
+            join = self._joins.get(place)
+            if node.kind not in _OPENERS and join is None:
                 found.append(node)
                 place += 1
                 continue
-            join = self._joins.get(place)
             end = stop if join is None else join
             found.append(Block(node, self._lanes_of(node, place, end), None if join is None else self._nodes[join]))
             place = end + 1
@@ -105,11 +106,22 @@ class _Finder:
         if isinstance(opener.spec, ForkSpec):
             plans = [(lane.label, None, lane.needs) for lane in opener.spec.lanes]
             starts = [self._lanes[opener.id, lane.label] for lane in opener.spec.lanes]
-        else:
-            assert isinstance(opener.spec, BranchSpec), f"{opener.id} opens no block"
-            plans = [(case.label, None if case.when is None else case.when.source, ()) for case in opener.spec.cases]
+        elif isinstance(opener.spec, BranchSpec):
+            plans = [
+                (case.label, None if case.when is None else f"when {case.when.source}", ())
+                for case in opener.spec.cases
+            ]
             # An empty case leads straight to the join and has no stretch of its own.
             starts = [min(self._cases[place][case.label], end) for case in opener.spec.cases]
+        else:
+            # The way past a step that has error handlers is a lane beside theirs.
+            labels = {
+                handler_case(index): f"on {handler.match}"
+                for index, handler in enumerate(opener.handlers)
+                if handler.then is Handling.STEPS
+            }
+            plans = [("done", None, ()), *((label, when, ()) for label, when in labels.items())]
+            starts = [end, *(self._cases[place][label] for label in labels)]
         stops = sorted({*starts, end})
         return tuple(
             Lane(label, when, self.parts(start, next((stop for stop in stops if stop > start), end)), needs)

@@ -15,7 +15,7 @@ from math import ceil
 
 from definitions.captions import facts_of, kind_word
 from definitions.duration import format_duration
-from definitions.graph import Graph, Node
+from definitions.graph import Graph, Node, NodeKind
 from definitions.structure import Block, Lane, Part, structure_of
 
 _CHARACTER = 7.25  # width of a character of the 12 px monospaced font
@@ -161,7 +161,7 @@ def _lane(lane: Lane) -> _Lane:
     elif lane.when is None:
         head = (_Text("when", lane.label),)
     else:
-        head = tuple(_Text("when", row) for row in _rows(f"when {lane.when}", _COLUMNS_MAX - 6))
+        head = tuple(_Text("when", row) for row in _rows(lane.when, _COLUMNS_MAX - 6))
     boxes = tuple(_box(part) for part in lane.parts)
     width = max([_WIDTH_MIN // 2, _text_width(head), *(box.width for box in boxes)])
     return _Lane(lane, head, boxes, width, len(head) * _LINE + _GAP // 2 + _column_height(boxes))
@@ -169,7 +169,8 @@ def _lane(lane: Lane) -> _Lane:
 
 def _lines(node: Node, join: Node | None) -> tuple[_Text, ...]:
     kind = kind_word(node)
-    lines = [_Text(kind, kind if join is None or kind == "branch" else f"{kind}, join {facts_of(join)[0]}")]
+    has_policy = join is not None and node.kind is NodeKind.FORK
+    lines = [_Text(kind, f"{kind}, join {facts_of(join)[0]}" if join is not None and has_policy else kind)]
     lines.append(_Text("id", node.id))
     lines += [_Text("soft", row) for row in _rows(node.title or "", _COLUMNS_MAX)]
     for fact in facts_of(node):

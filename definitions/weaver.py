@@ -6,24 +6,27 @@ in itself counts as finished and of unknown type, so that one mistake is one fin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from definitions import bounds, child_steps, joins, limits
 from definitions.bounds import Bounds
 from definitions.children import Children, schema_of
 from definitions.codes import Code
-from definitions.expression import Environment, Expression, Type
+from definitions.expression import Environment, Type
 from definitions.expression.checker import NOTHING, Paths
-from definitions.expression.types import DYN, NULL, Kind
+from definitions.expression.types import DYN, NULL, Kind, union
 from definitions.expressions import ExpressionCompiler
 from definitions.findings import Findings
 from definitions.graph import (
+    HANDLED,
     BranchSpec,
     Case,
     Edge,
     FailSpec,
     ForeachSpec,
     ForkSpec,
+    Handler,
+    Handling,
     JoinPolicy,
     JoinSpec,
     LaneSpec,
@@ -36,6 +39,7 @@ from definitions.graph import (
     Spec,
     UntilSpec,
     WaitSpec,
+    handler_case,
 )
 from definitions.model import (
     BranchModel,
@@ -60,44 +64,11 @@ from definitions.scope import WITH_OUTPUT, At, Catalogue, ResultOf, Scope, round
 from definitions.source import Source
 from definitions.tasks import Policy, keys_of, policy_of, spec_of
 from definitions.template import Template
+from definitions.walk import Frontier, Spot, Walked, Woven
 from definitions.yaml_tree import YamlNode
 from orbit.jsontext import Json
 
-Frontier = list[tuple[int, str | None]]  # sources of the edges into whatever comes next, with their case
-
 _SKIPPED = "skipped"  # the case of an edge that is never chosen: it only keeps a join behind its block
-
-
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    """One step on the walk: its condition, the edges that lead to it, and what is certain where it runs."""
-
-    step: StepModel
-    when: Expression | None
-    frontier: Frontier
-    scope: Scope
-
-
-@dataclass(frozen=True, slots=True)
-class _Walked:
-    """A lane that has been walked: its open ends and bounds, what is certain if it has run, and at its end anyway."""
-
-    ends: Frontier
-    bounds: Bounds
-    gained: Scope
-    left: Scope
-    goes_on: bool  # False if it always ends the instance where it runs
-
-
-@dataclass(frozen=True, slots=True)
-class Woven:
-    """The outcome of the walk. `output` is None where the definition has none."""
-
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
-    output: Template | None
-    bounds: Bounds
-    output_schema: Json | None = None
 
 
 class Weaver:
@@ -114,6 +85,7 @@ class Weaver:
         self._edges: list[Edge] = []
         self._inside: tuple[str, str] | None = None  # the innermost parallel lane around what is walked
         self._within: str | None = None  # the foreach around the step that is walked
+        self._undoing: list[Bounds] = []
 
     def weave(self) -> Woven:
         """Walk everything and return the graph's parts; they are complete only if no finding was added."""
@@ -126,7 +98,10 @@ class Weaver:
             output = checked.template
             schema = schema_of(checked.type) if schema is None else {}  # what a `return` gives is not compared with it
         ends = bounds.sequence([total, bounds.value(), bounds.value()])  # the instance's own input and output
-        return Woven(tuple(self._nodes), tuple(self._edges), output, ends, schema)
+        if self._model.on_failure == "compensate" and not self._undoing:
+            message = "`on_failure: compensate` undoes nothing: no step has `compensate`"
+            self._findings.at(Code.CONTRADICTION, self._model.place, message, "say how a step is undone, or `fail`")
+        return Woven(tuple(self._nodes), tuple(self._edges), output, ends, bounds.sequence(self._undoing), schema)
 
     def _environment(self, scope: Scope, at: At, extra: dict[str, Type] | None = None) -> Environment:
         return self._catalogue.environment(scope, input_type=self._input_type, at=at, extra=extra or {})
@@ -151,17 +126,68 @@ class Weaver:
     def _conditional(self, step: StepModel, frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds, Scope]:
         """Walk a step; beside its ends and bounds, return what is certain if it has run."""
         if step.when is None:
-            return *self._kind(_Spot(step, None, frontier, scope)), scope
+            return *self._guarded(Spot(step, None, frontier, scope)), scope
         checked = self._expressions.condition(step.when, self._environment(scope, step.id))
         inner = scope.copy(checked.proves)
-        frontier, part = self._kind(_Spot(step, checked.expression, frontier, inner))
+        frontier, part = self._guarded(Spot(step, checked.expression, frontier, inner))
         # Skipped or not, the flow goes on and nothing that happened inside is certain; but behind a step that ends the
         # instance its `when` did not hold.
         if not inner.reachable:
             scope.known |= checked.refutes
         return frontier, part, inner
 
-    def _kind(self, spot: _Spot) -> tuple[Frontier, Bounds]:
+    def _guarded(self, spot: Spot) -> tuple[Frontier, Bounds]:
+        """Walk a step and then what handles its failure; a handler knows what was certain before the step."""
+        step = spot.step
+        if not step.on_error and step.compensate is None:
+            return self._kind(spot)
+        before = spot.scope.copy()
+        ends, part = self._kind(spot)
+        if ends and step.compensate is not None:
+            self._compensation(step, step.compensate, before, ends[0][0])
+        return self._handled(spot, before, ends, part) if ends and step.on_error else (ends, part)
+
+    def _compensation(self, step: StepModel, task: TaskModel, before: Scope, index: int) -> None:
+        policy = self._policy(task)
+        environment = self._catalogue.undoing(before, input_type=self._input_type, step=step.id)
+        template = self._expressions.template(task.input, environment).template
+        keys = self._keys(task, environment)
+        self._undoing.append(policy.bounds() if policy else bounds.NOTHING)
+        if policy and template and task.type:
+            self._nodes[index] = replace(self._nodes[index], compensate=spec_of(task, policy, template, keys))
+
+    def _handled(self, spot: Spot, before: Scope, ends: Frontier, part: Bounds) -> tuple[Frontier, Bounds]:
+        step, source = spot.step, ends[0][0]
+        before.error_of = step.id
+        outputs, lanes, left, handlers = [self._catalogue.output_of(step.id)], [], [], []
+        for index, model in enumerate(step.on_error):
+            here = before.copy()
+            value = None
+            if model.then is Handling.STEPS:
+                lane_ends, lane = self._block(model.steps, [(source, handler_case(index))], here)
+                ends = [*ends, *lane_ends]
+                lanes.append(lane)
+                left += [here] if here.reachable else []
+            elif model.then is Handling.CONTINUE:
+                checked = self._expressions.template(model.value, self._environment(here, step.id))
+                value = checked.template
+                outputs.append(checked.type)
+                lanes.append(bounds.value())
+            if model.match is not None and model.then is not None:
+                handlers.append(Handler(model.match, model.then, model.retries_max, model.backoff, value))
+        self._nodes[source] = replace(self._nodes[source], handlers=tuple(handlers))
+        self._catalogue.learn(step.id, union(outputs))
+        spot.scope.meet(left)
+        retries = [(each.retries_max, each.backoff_seconds) for each in handlers]
+        part = bounds.sequence([bounds.retried(part, retries), bounds.choice(lanes)])
+        if any(model.then is Handling.STEPS for model in step.on_error):
+            line, column = step.place
+            spec = JoinSpec(JoinPolicy.ALL, step.id)
+            join = Node(f"{step.id}{HANDLED}", NodeKind.JOIN, spec, None, None, line, column, self._inside)
+            return [(self._append(join, ends), None)], bounds.sequence([part, bounds.record()])
+        return ends, part
+
+    def _kind(self, spot: Spot) -> tuple[Frontier, Bounds]:
         match spot.step.kind:
             case TaskModel() as task:
                 return self._task(spot, task)
@@ -194,15 +220,15 @@ class Weaver:
                 self._succeed(spot, DYN)
                 return spot.frontier, bounds.NOTHING
 
-    def _template(self, spot: _Spot, node: YamlNode | None) -> Template | None:
+    def _template(self, spot: Spot, node: YamlNode | None) -> Template | None:
         return self._expressions.template(node, self._environment(spot.scope, spot.step.id)).template
 
-    def _add(self, spot: _Spot, kind: NodeKind, spec: Spec) -> int:
+    def _add(self, spot: Spot, kind: NodeKind, spec: Spec) -> int:
         line, column = spot.step.place
         step = spot.step
         place = (line, column, self._inside, step.pause_at, self._within)
         node = Node(step.id, kind, spec, spot.when, step.title, *place)
-        return self._append(node, spot.frontier)
+        return self._append(replace(node, error_of=spot.scope.error_of), spot.frontier)
 
     def _append(self, node: Node, frontier: Frontier) -> int:
         index = len(self._nodes)
@@ -210,17 +236,17 @@ class Weaver:
         self._edges.extend(Edge(source, index, case) for source, case in frontier)
         return index
 
-    def _succeed(self, spot: _Spot, output: Type) -> None:
+    def _succeed(self, spot: Spot, output: Type) -> None:
         self._catalogue.learn(spot.step.id, output)
         spot.scope.available.add(spot.step.id)
 
-    def _set(self, spot: _Spot, values: YamlNode | None) -> tuple[Frontier, Bounds]:
+    def _set(self, spot: Spot, values: YamlNode | None) -> tuple[Frontier, Bounds]:
         checked = self._expressions.template(values, self._environment(spot.scope, spot.step.id))
         index = self._add(spot, NodeKind.SET, SetSpec(checked.template) if checked.template else None)
         self._succeed(spot, checked.type)
         return [(index, None)], bounds.value()
 
-    def _until(self, spot: _Spot, wait: UntilModel) -> tuple[Frontier, Bounds]:
+    def _until(self, spot: Spot, wait: UntilModel) -> tuple[Frontier, Bounds]:
         spec = None
         timeout = wait.timeout or 0.0
         if wait.until is not None:
@@ -229,7 +255,7 @@ class Weaver:
                 spec = UntilSpec(checked.expression, timeout, wait.continue_on_timeout)
         return [(self._add(spot, NodeKind.WAIT, spec), None)], bounds.wait(timeout)
 
-    def _signal(self, spot: _Spot, wait: SignalModel) -> tuple[Frontier, Bounds]:
+    def _signal(self, spot: Spot, wait: SignalModel) -> tuple[Frontier, Bounds]:
         payload = type_of_schema(wait.payload_schema)
         accepts = None
         if wait.accept_when is not None:
@@ -246,7 +272,7 @@ class Weaver:
             self._succeed(spot, payload)
         return [(index, None)], bounds.signal(timeout)
 
-    def _end(self, spot: _Spot, kind: NodeKind, spec: Spec) -> tuple[Frontier, Bounds]:
+    def _end(self, spot: Spot, kind: NodeKind, spec: Spec) -> tuple[Frontier, Bounds]:
         index = self._add(spot, kind, spec)
         spot.scope.reachable = False
         return ([(index, None)] if spot.step.when is not None else []), bounds.value()
@@ -266,7 +292,7 @@ class Weaver:
         made = [self._expressions.text(key, environment, what="a concurrency key") for key in written]
         return tuple(key for key in made if key is not None)
 
-    def _task(self, spot: _Spot, task: TaskModel) -> tuple[Frontier, Bounds]:
+    def _task(self, spot: Spot, task: TaskModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
         policy = self._policy(task)
         template = self._expressions.template(task.input, self._environment(scope, step.id)).template
@@ -276,7 +302,7 @@ class Weaver:
         self._succeed(spot, type_of_schema(task.output_schema))
         return [(index, None)], policy.bounds() if policy else bounds.NOTHING
 
-    def _poll(self, spot: _Spot, poll: PollModel) -> tuple[Frontier, Bounds]:
+    def _poll(self, spot: Spot, poll: PollModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
         policy = self._policy(poll.task, poll.timeout)
         output = type_of_schema(poll.task.output_schema)
@@ -309,7 +335,7 @@ class Weaver:
         self._succeed(spot, output)
         return [(index, None)], part
 
-    def _child(self, spot: _Spot, child: ChildModel) -> tuple[Frontier, Bounds]:
+    def _child(self, spot: Spot, child: ChildModel) -> tuple[Frontier, Bounds]:
         environment = self._environment(spot.scope, spot.step.id)
         found = child_steps.resolve(child, self._model, self._children, self._findings)
         checked = self._expressions.template(child.input, environment, absent={})
@@ -327,7 +353,7 @@ class Weaver:
 
     # Blocks
 
-    def _branch(self, spot: _Spot, branch: BranchModel) -> tuple[Frontier, Bounds]:
+    def _branch(self, spot: Spot, branch: BranchModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
         # The node comes first to keep the order, its cases are known only after their conditions are compiled.
         opener = self._add(spot, NodeKind.BRANCH, None)
@@ -361,7 +387,7 @@ class Weaver:
         total = bounds.sequence([bounds.choice(parts), bounds.record(), bounds.record()])
         return self._join(step, ends), total
 
-    def _parallel(self, spot: _Spot, parallel: ParallelModel) -> tuple[Frontier, Bounds]:
+    def _parallel(self, spot: Spot, parallel: ParallelModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
         lanes = {lane.label: lane for lane in parallel.lanes}
         needs = {label: lane.needs for label, lane in lanes.items()}
@@ -369,7 +395,7 @@ class Weaver:
         opener = self._add(spot, NodeKind.FORK, ForkSpec(tuple(LaneSpec(label, needs[label]) for label in order)))
         conditional = frozenset(label for label, lane in lanes.items() if all(each.when for each in lane.steps))
         certain = joins.certain_at(needs, conditional)
-        walked: dict[str, _Walked] = {}
+        walked: dict[str, Walked] = {}
         outer, self._inside = self._inside, None
         for label in order:
             here = scope.copy()
@@ -392,7 +418,7 @@ class Weaver:
         side_by_side = bounds.parallel({label: walked[label].bounds for label in order}, needs, enough=enough)
         return self._join(step, ends, parallel.join), bounds.sequence([side_by_side, bounds.record(), bounds.record()])
 
-    def _foreach(self, spot: _Spot, foreach: ForeachModel) -> tuple[Frontier, Bounds]:
+    def _foreach(self, spot: Spot, foreach: ForeachModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
         checked = None
         if foreach.items is not None:
@@ -420,7 +446,7 @@ class Weaver:
         total = bounds.foreach(part, items_max=foreach.max_items or 1, concurrency=foreach.concurrency)
         return [(opener, None)], total
 
-    def _lane(self, lane: LaneModel, ways: Frontier, scope: Scope) -> _Walked:
+    def _lane(self, lane: LaneModel, ways: Frontier, scope: Scope) -> Walked:
         """Walk one lane; of a step of a dependency graph, tell what is certain if it has run."""
         if not ways:
             message = f"the step `{lane.label}` is never reached: what it needs always ends the instance"
@@ -435,7 +461,7 @@ class Weaver:
         if not ends and lane.needs:
             # It ends the instance where it runs. Where it is skipped, what needs it is decided by its first step.
             ends = [(start, _SKIPPED)]
-        return _Walked(ends, part, inner, scope, goes_on)
+        return Walked(ends, part, inner, scope, goes_on)
 
     def _check_lanes(self, step: StepModel, join: JoinModel, goes_on: dict[str, bool], always: frozenset[str]) -> None:
         """Refuse a join that is not reached or not satisfied on some path that no failure is on."""

@@ -18,8 +18,10 @@ from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, Se
 from engine import (
     breakpoints,
     children,
+    compensating,
     foreach,
     forking,
+    handlers,
     joining,
     migration,
     pausing,
@@ -32,13 +34,15 @@ from engine import (
 from engine.command import Commands
 from engine.draft import Draft
 from engine.flow import EdgeState, Flow, edge_state
+from engine.handlers import Verdict
 from engine.instance import OUTPUT, Failure, Instance, Step
-from engine.scope import ExpressionFailed, choose, condition, render, render_text
+from engine.scope import ExpressionFailed, choose, condition, place_of, render, render_text
+from engine.standing import check_waits, next_due, step_due, with_clock
 from engine.states import (
     INSTANCE_TERMINAL,
     PASSED,
-    STEP_UNFINISHED,
     Action,
+    Compensation,
     Control,
     Ending,
     InstanceState,
@@ -50,6 +54,7 @@ from engine.stimulus import (
     ChildQuiet,
     Forked,
     GateQuiet,
+    LateSuccess,
     Migrated,
     Outcome,
     PauseRequested,
@@ -67,6 +72,10 @@ from orbit.clock import Micros
 
 __all__ = ["advance"]
 
+# A failure is handled while the flow goes on, and beside another that waits for a person.
+_GOING_ON = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY})
+_ENDS = frozenset({InstanceState.ENDING, InstanceState.COMPENSATING})
+
 
 def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Micros) -> tuple[Instance, Commands]:
     """Apply stimuli and due timers to an instance; give its next state and what the shell has to do.
@@ -82,16 +91,19 @@ def advance(flow: Flow, instance: Instance, stimuli: Sequence[Stimulus], now: Mi
     if draft.state not in INSTANCE_TERMINAL and draft.control is Control.ACTIVE and draft.pause_wanted is None:
         _fire_timers(draft)
     after, commands = draft.freeze()
-    after = _with_clock(after, now)
+    after = with_clock(after, now)
     if after.state in INSTANCE_TERMINAL and after.finished_at is None:
         after = replace(after, finished_at=now)
     changed = bool(commands.steps or commands.history)
-    after = replace(after, due_at=_next_due(after), revision=instance.revision + changed)
-    _check_waits(after)
+    after = replace(after, due_at=next_due(after), revision=instance.revision + changed)
+    check_waits(after)
     return after, commands
 
 
 def _apply(draft: Draft, stimulus: Stimulus) -> None:
+    if isinstance(stimulus, LateSuccess):
+        compensating.effect_seen(draft, stimulus)
+        return
     if draft.state in INSTANCE_TERMINAL:
         if isinstance(stimulus, SignalReceived):
             return  # it came before the end and is left over, as the list of the instance's signals shows
@@ -134,14 +146,24 @@ def _enter_open(draft: Draft) -> None:
 
 
 def _cancel(draft: Draft, stimulus: CancelRequested) -> None:
-    if draft.ending_as is Ending.CANCELLED and draft.state is InstanceState.ENDING:
+    is_new = stimulus.compensate and draft.compensation is None and bool(draft.flow.compensations)
+    if draft.ending_as is Ending.CANCELLED and not is_new:
         return
-    draft.record("instance.cancel_requested", reason=stimulus.reason, by=stimulus.by)
+    draft.record(
+        "instance.cancel_requested",
+        reason=stimulus.reason,
+        by=stimulus.by,
+        **({"compensate": True} if stimulus.compensate else {}),
+    )
     error = Failure("CANCELLED", stimulus.reason)
-    if draft.state is InstanceState.ENDING:
+    if compensating.is_underway(draft):
+        compensating.end_cancelled(draft, error)
+    elif draft.state is InstanceState.ENDING:
         draft.end_as(Ending.CANCELLED, error)
     else:
         draft.begin_ending(Ending.CANCELLED, error)
+    if stimulus.compensate:
+        draft.want_compensation()
 
 
 def _recover(draft: Draft, decision: Recovered) -> None:
@@ -150,11 +172,7 @@ def _recover(draft: Draft, decision: Recovered) -> None:
     if draft.flow.bodies:
         foreach.go_on(draft)
     if reopened is not None:
-        # What has had a task was let in by its `when` before; the rest is judged again from its beginning.
-        if reopened.round:
-            _run_or_fail(draft, draft.flow.nodes[reopened.id])
-        else:
-            _enter(draft, reopened.id)
+        _enter_again(draft, reopened)
     elif decision.action is Action.FAIL and was is not None and was.state is StepState.NEEDS_REVIEW:
         ended = TaskEnded(was.id, was.round, Outcome.FAILED, recovery.REVIEWED_FAILED)
         tasks.ended(draft, draft.flow.nodes[was.id], ended)
@@ -182,7 +200,26 @@ def _apply_to_task(draft: Draft, stimulus: TaskEnded | ReviewOpened | ReviewClos
 
 
 def _settle(draft: Draft) -> None:
-    """Let the flow run on from what was decided, judge failures, and end the instance if that is due."""
+    """Let the flow run on from what was decided, judge failures, undo and end the instance if that is due."""
+    while True:
+        _decide_on(draft)
+        if draft.state is InstanceState.RUNNING and draft.is_complete:
+            _complete(draft)
+        if draft.state not in _ENDS or draft.unfinished():
+            return
+        if draft.state is InstanceState.ENDING and draft.compensation is Compensation.WANTED:
+            compensating.begin(draft)
+        node = compensating.next_node(draft) if draft.state is InstanceState.COMPENSATING else None
+        if node is None:
+            assert draft.ending_as is not None
+            if draft.state is InstanceState.COMPENSATING:
+                draft.compensation = Compensation.DONE
+            _end(draft, InstanceState(draft.ending_as.value))
+            return
+        _run_or_fail(draft, node)
+
+
+def _decide_on(draft: Draft) -> None:
     while draft.decided or draft.openings or draft.failures or draft.joins:
         while (draft.decided or draft.openings) and draft.state is not InstanceState.ENDING:
             _flow_on(draft)
@@ -195,11 +232,6 @@ def _settle(draft: Draft) -> None:
             join = next(iter(draft.joins))
             del draft.joins[join]
             joining.judge(draft, join)
-    if draft.state is InstanceState.RUNNING and draft.is_complete:
-        _complete(draft)
-    if draft.state is InstanceState.ENDING and not draft.unfinished():
-        assert draft.ending_as is not None
-        _end(draft, InstanceState(draft.ending_as.value))
 
 
 def _flow_on(draft: Draft) -> None:
@@ -219,17 +251,37 @@ def _flow_on(draft: Draft) -> None:
 
 
 def _judge_failure(draft: Draft, step: Step) -> None:
-    if joining.takes_failure(draft, step) or (draft.flow.bodies and foreach.takes_failure(draft, step)):
+    if draft.state is InstanceState.COMPENSATING:
+        compensating.failed(draft, draft.steps[step.id])
         return
-    if draft.state is not InstanceState.RUNNING:
-        return  # one reason to hold or to end is enough; the step shows its own
-    assert step.error is not None
-    error = Failure(step.error.code, step.error.message, {**(step.error.details or {}), "step": step.id})
-    _hold_or_fail(draft, error)
+    is_handled = draft.state in _GOING_ON and bool(draft.flow.nodes[step.id].handlers)
+    verdict = handlers.judge(draft, step) if is_handled else Verdict.UNHANDLED
+    match verdict:
+        case Verdict.HANDLED:
+            return
+        case Verdict.ENTER:
+            _enter_again(draft, step)
+            return
+        case Verdict.END:
+            draft.begin_ending(Ending.FAILED, draft.steps[step.id].failure)
+            return
+    failed = draft.steps[step.id]
+    if joining.takes_failure(draft, failed) or (draft.flow.bodies and foreach.takes_failure(draft, failed)):
+        return
+    if draft.state is InstanceState.RUNNING:  # one reason to hold is enough; the step shows its own
+        _hold_or_fail(draft, draft.steps[step.id].failure)
+
+
+def _enter_again(draft: Draft, reopened: Step) -> None:
+    """Enter a step that was taken back: what has had a task was let in by its `when`, the rest is judged anew."""
+    if reopened.round:
+        _run_or_fail(draft, draft.flow.nodes[reopened.id])
+    else:
+        _enter(draft, reopened.id)
 
 
 def _hold_or_fail(draft: Draft, error: Failure) -> None:
-    if draft.flow.graph.on_failure == "fail":
+    if draft.flow.graph.on_failure != "hold":
         draft.begin_ending(Ending.FAILED, error)
     else:
         draft.move(InstanceState.NEEDS_RECOVERY)
@@ -270,7 +322,7 @@ def _enter(draft: Draft, identifier: str) -> None:
         draft.skip(identifier, StepReason.WHEN if is_passed else StepReason.DEAD_PATH)
         return
     try:
-        if node.when is not None and not condition(draft, node.when):
+        if node.when is not None and not condition(draft, node.when, place_of(node)):
             draft.skip(identifier, StepReason.WHEN)
             return
     except ExpressionFailed as failed:
@@ -322,15 +374,15 @@ def _run(draft: Draft, node: Node) -> None:
         case NodeKind.WORKFLOW, _:
             children.enter(draft, node)
         case NodeKind.SET, SetSpec() as spec:
-            draft.keep(node.id, render(draft, spec.values))
+            draft.keep(node.id, render(draft, spec.values, place_of(node)))
             draft.succeed(node.id)
         case NodeKind.FAIL, FailSpec() as spec:
-            error = Failure(spec.code, render_text(draft, spec.message), {"step": node.id})
+            error = Failure(spec.code, render_text(draft, spec.message, place_of(node)), {"step": node.id})
             draft.decide(node.id, StepState.FAILED, error=error)
             draft.record("step.failed", node.id, error=error.to_json())
             draft.begin_ending(Ending.FAILED, error)
         case NodeKind.RETURN, ReturnSpec() as spec:
-            draft.keep(OUTPUT, render(draft, spec.output))
+            draft.keep(OUTPUT, render(draft, spec.output, place_of(node)))
             draft.succeed(node.id)
             draft.begin_ending(Ending.SUCCEEDED, None)
         case _:
@@ -362,7 +414,7 @@ def _fire_timers(draft: Draft) -> None:
 
 
 def _is_due(step: Step, now: Micros) -> bool:
-    due_at = _step_due(step)
+    due_at = step_due(step)
     return due_at is not None and due_at <= now
 
 
@@ -377,81 +429,12 @@ def _fire(draft: Draft, node: Node, step: Step) -> None:
         foreach.fire(draft, step)
     elif step.reason in {StepReason.TIMER, StepReason.SIGNAL}:
         waiting.fire(draft, node, step)
+    elif step.reason is StepReason.RETRY:
+        handlers.begin_again(draft, step)
+        _enter_again(draft, step)
     elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:
         polling.exhausted(draft, step, "its time-out has passed")
     elif step.reason is StepReason.QUEUE_FULL:
         tasks.submit_again(draft, node, step)
     else:
         tasks.next_round(draft, node, step)
-
-
-def _step_due(step: Step) -> Micros | None:
-    if step.reason is StepReason.JOIN:
-        return None  # its lanes decide it, no timer
-    if step.state is StepState.WAITING:
-        instants = [instant for instant in (step.due_at, step.timeout_at) if instant is not None]
-        return min(instants, default=None)
-    is_bound = step.state is StepState.RUNNING and step.reason is None
-    return step.timeout_at if is_bound else None
-
-
-def _next_due(instance: Instance) -> Micros | None:
-    """Give the next instant at which something happens by itself; None if only others can move the instance."""
-    if instance.state not in {InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY} or _is_paused(instance):
-        return None
-    due = [instant for step in instance.steps.values() if (instant := _step_due(step)) is not None]
-    if instance.state is InstanceState.RUNNING and instance.clock_stopped_at is None:
-        due.append(instance.deadline_at)
-    return min(due, default=None)
-
-
-def _is_paused(instance: Instance) -> bool:
-    return instance.control is not Control.ACTIVE
-
-
-def _with_clock(instance: Instance, now: Micros) -> Instance:
-    """Stop the instance's time budget while a person is waited for or it is paused; go on with what was left."""
-    is_waiting = (
-        instance.state is InstanceState.NEEDS_RECOVERY
-        or _is_paused(instance)
-        or any(step.state is StepState.NEEDS_REVIEW for step in instance.steps.values())
-    )
-    if is_waiting and instance.clock_stopped_at is None:
-        return replace(instance, clock_stopped_at=now)
-    if not is_waiting and instance.clock_stopped_at is not None:
-        stood_still = now - instance.clock_stopped_at
-        return replace(instance, clock_stopped_at=None, deadline_at=instance.deadline_at + stood_still)
-    return instance
-
-
-def _check_waits(instance: Instance) -> None:
-    """Refuse a state in which an unfinished instance waits for nothing that has a name."""
-    if instance.state in INSTANCE_TERMINAL:
-        assert not any(step.state in STEP_UNFINISHED for step in instance.steps.values()), (
-            "ended with an unfinished step"
-        )
-        return
-    named = (
-        not instance.steps  # a child that has not begun: what lets it begin is a stimulus
-        or instance.state is InstanceState.NEEDS_RECOVERY
-        or _is_paused(instance)
-        or any(
-            step.has_task or (step.state is StepState.WAITING and step.reason is not StepReason.JOIN)
-            for step in instance.steps.values()
-        )
-    )
-    assert named, f"instance is {instance.state} and waits for nothing"
-
-
-def next_due(instance: Instance) -> Micros | None:
-    """Give the next instant at which something happens by itself, as an advance would store it."""
-    return _next_due(instance)
-
-
-def misfit(instance: Instance) -> str | None:
-    """Say what no advance could have left an instance in: an end with open steps, or a wait for nothing."""
-    try:
-        _check_waits(instance)
-    except AssertionError as wrong:
-        return str(wrong)
-    return None

@@ -20,6 +20,7 @@ from definitions.graph import ChildSpec, NodeKind, TaskSpec
 from engine.admission import ended_places
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, InstructChild, SettledItem, SubmitTask, TakeSignal
+from engine.compensating import AFTER_END
 from engine.family import Born, born, children_insert, told_to_children, told_to_parent
 from engine.flow import Flow
 from engine.formats import StateFormats
@@ -352,9 +353,12 @@ def events_of(stored: Stored, record: Recorded) -> list[EventRecord]:
     found = []
     for entry in record.entries:
         # An end that is reached in the same advance says it all.
-        if not entry.kind.startswith("instance.") or (has_ended and entry.kind == "instance.ending"):
+        is_alarm = entry.kind == AFTER_END
+        if not (is_alarm or entry.kind.startswith("instance.")) or (has_ended and entry.kind == "instance.ending"):
             continue
         data = {"workflow": origin.workflow, "version": origin.version, **entry.data}
+        if is_alarm:
+            data["step"] = entry.step
         text = dumps(data).decode()
         found.append(EventRecord(origin.namespace_id, entry.kind, stored.instance.id, record.revision, text))
     return found
@@ -442,8 +446,8 @@ def _has_ended(work: Work) -> bool:
 
 
 def _is_given(work: Work, step: str) -> bool:
-    """Tell whether a step's output is a person's, not its task's."""
-    return work.instance.steps[step].reason is StepReason.RECOVERED
+    """Tell whether a step's output is a person's or an error handler's, not its task's."""
+    return work.instance.steps[step].reason in {StepReason.RECOVERED, StepReason.HANDLED}
 
 
 def _is_changed(work: Work, due_at: Micros | None) -> bool:

@@ -16,7 +16,7 @@ from engine import tasks
 from engine.command import SubmitTask
 from engine.draft import Draft
 from engine.instance import Failure, Step
-from engine.scope import ExpressionFailed, render, schema_failure
+from engine.scope import ExpressionFailed, place_of, render, schema_failure
 from engine.states import InstanceState, StepState
 from engine.stimulus import Instructed, Instruction, Outcome, TaskEnded
 from orbit.clock import seconds
@@ -30,7 +30,7 @@ CANCELLED = "CHILD_CANCELLED"
 def enter(draft: Draft, node: Node) -> None:
     """Enter a WORKFLOW node: its child is started at once. Raises ExpressionFailed."""
     spec = child_spec(node)
-    value = with_defaults(spec.input_schema, render(draft, spec.input))
+    value = with_defaults(spec.input_schema, render(draft, spec.input, place_of(node)))
     what = f"the input of {spec.workflow}@{spec.version}"
     error = schema_failure(draft.flow.child_validator(node).iter_errors(value), INPUT_INVALID, what)
     if error is None and len(dumps(value)) > VALUE_BYTES_MAX:

@@ -78,7 +78,8 @@ def simulate(
     "--min-coverage",
     type=click.IntRange(0, 100),
     default=0,
-    help="Fail if less of a definition is covered, in per cent: steps, cases, skips, exhausted polls.",
+    help="Fail if less of a definition is covered, in per cent: steps, cases, skips, exhausted polls, error handlers "
+    "and more.",
 )
 @with_children
 def test(paths: tuple[Path, ...], min_coverage: int, others: tuple[Path, ...]) -> None:

@@ -66,15 +66,18 @@ class Controls:
         self._advancer = advancer
         self._told = told
 
-    def instance_cancel(self, order: Order) -> Answer:
+    def instance_cancel(self, order: Order, *, compensate: bool = False) -> Answer:
         """End an instance as CANCELLED, paused or not: its waiting tasks at once, running ones when they have stopped.
+
+        With `compensate` what its steps have done is undone first, where the definition says how; asking for that while
+        it ends already adds it.
 
         Cancelling again changes nothing and gives the state as it is. Raises NotFound, StateConflict for one that has
         ended otherwise or has another revision.
         """
-        return self.run(order, lambda tx: self.cancel_now(tx, order))
+        return self.run(order, lambda tx: self.cancel_now(tx, order, compensate=compensate))
 
-    def cancel_now(self, tx: Transaction, order: Order) -> Made:
+    def cancel_now(self, tx: Transaction, order: Order, *, compensate: bool = False) -> Made:
         """As `instance_cancel`, in the given transaction and without a receipt."""
         work = self.locked(tx, order)
         before = work.instance
@@ -82,8 +85,8 @@ class Controls:
             return _made(before)
         if before.state in INSTANCE_TERMINAL:
             raise conflict(before)
-        self.advance(tx, work, CancelRequested(order.reason, order.actor.name))
-        audit(tx, order, "instance.cancel", (shown(before), shown(work.instance)))
+        self.advance(tx, work, CancelRequested(order.reason, order.actor.name, compensate))
+        audit(tx, order, "instance.cancel", (shown(before), {**shown(work.instance), "compensate": compensate}))
         return _made(work.instance)
 
     def instance_pause(self, order: Order) -> Answer:
@@ -192,6 +195,7 @@ def shown(instance: Instance) -> dict[str, Json]:
     return {
         "state": instance.state.value,
         "ending_as": None if instance.ending_as is None else instance.ending_as.value,
+        "compensation": None if instance.compensation is None else instance.compensation.value,
         "control": instance.control.value,
         "revision": str(instance.revision),
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from definitions.graph import BranchSpec, Graph, JoinSpec, PollSpec, SignalSpec
 from engine import joining, polling, signals
+from engine.flow import is_undoing, undone_step
 from engine.items import own_name
 from engine.simulator import Line
 from engine.states import StepReason
@@ -17,10 +18,10 @@ _RAN = frozenset({"step.submitted", "step.waiting", "step.succeeded", "step.fail
 
 @dataclass(frozen=True, slots=True, order=True)
 class Item:
-    """One thing to cover; `case` is the label of a branch's case."""
+    """One thing to cover; `case` is the label of a branch's case, or the number of an error handler."""
 
     step: str
-    what: str  # ran | case | skipped | exhausted | signalled | timed_out | unsatisfied
+    what: str  # ran | case | skipped | exhausted | signalled | timed_out | unsatisfied | handled | undone
     case: str | None = None
 
     def __str__(self) -> str:
@@ -29,6 +30,10 @@ class Item:
                 return f"step {self.step} has run"
             case "case":
                 return f"case {self.case} of {self.step} was taken"
+            case "handled":
+                return f"error handler {self.case} of {self.step} took a failure"
+            case "undone":
+                return f"step {self.step} was undone"
             case "skipped":
                 return f"step {self.step} was skipped by its `when`"
             case "signalled":
@@ -52,6 +57,9 @@ def items_of(graph: Graph) -> frozenset[Item]:
         found.add(Item(node.id, "ran"))
         if node.when is not None:
             found.add(Item(node.id, "skipped"))
+        if node.compensate is not None:
+            found.add(Item(node.id, "undone"))
+        found |= {Item(node.id, "handled", str(index + 1)) for index in range(len(node.handlers))}
         if isinstance(node.spec, BranchSpec):
             found |= {Item(node.id, "case", case.label) for case in node.spec.cases}
         if isinstance(node.spec, PollSpec):
@@ -62,18 +70,20 @@ def items_of(graph: Graph) -> frozenset[Item]:
 
 
 def path_of(trace: Iterable[Line]) -> list[str]:
-    """Name the steps that ran, in the order in which they began; joins are no steps of the author.
+    """Name the steps that ran, in the order in which they began; joins are no steps of the author, compensations are.
 
     A step of items stands once, where the first item began it.
     """
     ran = (line.entry.step for line in trace if line.entry.kind in _RAN)
-    return list(dict.fromkeys(own_name(step) for step in ran if step is not None and "." not in step))
+    return list(
+        dict.fromkeys(own_name(step) for step in ran if step is not None and ("." not in step or is_undoing(step)))
+    )
 
 
 def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
     """List what one run has covered."""
     lines = list(trace)
-    found = {Item(step, "ran") for step in path_of(lines)}
+    found = {Item(undone_step(step), "undone" if is_undoing(step) else "ran") for step in path_of(lines)}
     for line in lines:
         step, data = None if line.entry.step is None else own_name(line.entry.step), line.entry.data
         match line.entry.kind:
@@ -85,6 +95,8 @@ def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
                 found.add(Item(step, "signalled"))
             case "step.failed" if step is not None and data["error"]["code"] == signals.TIMED_OUT:
                 found.add(Item(step, "timed_out"))
+            case "step.error_handled" if step is not None:
+                found.add(Item(step, "handled", str(data["handler"])))
             case "step.skipped" if step is not None and data["reason"] == StepReason.WHEN:
                 found.add(Item(step, "skipped"))
             case "step.failed" if step is not None and data["error"]["code"] == polling.EXHAUSTED:

@@ -24,6 +24,7 @@ from engine.states import (
     STEP_MOVES,
     STEP_TERMINAL,
     STEP_UNFINISHED,
+    Compensation,
     Control,
     Ending,
     InstanceState,
@@ -49,6 +50,7 @@ class Draft:
         self.control = instance.control
         self.pause = instance.pause
         self.error = instance.error
+        self.compensation = instance.compensation
         self.steps: dict[str, Step] = dict(instance.steps)
         self.values: dict[str, Json] = dict(instance.values)
         # Ids whose outgoing edges have to be looked at, and failures that nobody has dealt with yet, in order.
@@ -129,6 +131,7 @@ class Draft:
             fields["round"] = was.round + fields.get("round", 0)
             fields |= {"rounds_before": was.round, "retry_of": was.task_id or was.retry_of, "log": was.log}
             fields.setdefault("items", was.items)
+            fields |= {"retries": was.retries, "doubts": was.doubts}
         return self._put(Step(identifier, state, self.now, **fields))
 
     def reopen(self, step: Step) -> None:
@@ -154,6 +157,9 @@ class Draft:
     def decide(self, identifier: str, state: StepState, **fields: Any) -> Step:
         """End a step, entered or not; its outgoing edges are looked at next."""
         step = self.steps.get(identifier)
+        error = fields.get("error")
+        if error is not None and error.may_have_effect and (step is None or step.error != error):
+            fields["doubts"] = 1 + (0 if step is None else step.doubts)
         if step is None:
             step = self.enter(identifier, state, finished_at=self.now, **fields)
         else:
@@ -177,9 +183,11 @@ class Draft:
         self.failures.append(self.decide(identifier, StepState.FAILED, reason=None, error=error))
         self.record("step.failed", identifier, error=error.to_json())
 
-    def cancelled(self, identifier: str, reason: StepReason = StepReason.INSTANCE_ENDED) -> None:
-        """End a step CANCELLED because the instance ends, or its branch has lost."""
-        self.decide(identifier, StepState.CANCELLED, reason=reason)
+    def cancelled(
+        self, identifier: str, reason: StepReason = StepReason.INSTANCE_ENDED, *, error: Failure | None = None
+    ) -> None:
+        """End a step CANCELLED because the instance ends, or its branch has lost; `error` tells of an effect."""
+        self.decide(identifier, StepState.CANCELLED, reason=reason, error=error)
         self.record("step.cancelled", identifier)
 
     def look_at(self, identifier: str) -> None:
@@ -232,6 +240,8 @@ class Draft:
         """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop."""
         self.move(InstanceState.ENDING)
         self.end_as(ending_as, error)
+        if ending_as is Ending.FAILED and self.flow.graph.on_failure == "compensate":
+            self.want_compensation()
         for step in self.unfinished():
             self.stop(step, StepReason.INSTANCE_ENDED)
         for identifier in self.flow.own_steps:
@@ -246,6 +256,11 @@ class Draft:
         self.record(
             "instance.ending", ending_as=ending_as.value, **({} if error is None else {"error": error.to_json()})
         )
+
+    def want_compensation(self) -> None:
+        """Decide that an ending instance undoes what it did, once nothing of it runs any more."""
+        if self.compensation is None and self.flow.compensations:
+            self.compensation = Compensation.WANTED
 
     def freeze(self) -> tuple[Instance, Commands]:
         """Give the new state and the commands; equal to the old state, with no commands, if nothing happened."""
@@ -267,6 +282,7 @@ class Draft:
             control=self.control,
             pause=self.pause,
             error=self.error,
+            compensation=self.compensation,
             steps=self.steps,
             values=self.values,
         )

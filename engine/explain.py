@@ -86,6 +86,8 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
         summary += f"; and {len(unfinished) - STEPS_SHOWN} more steps wait"
     if instance.state is InstanceState.ENDING:
         summary = f"ends as {instance.ending_as} when its last task is terminal: {summary}"
+    if instance.state is InstanceState.COMPENSATING:
+        summary = f"undoes what it did, then ends as {instance.ending_as}: {summary}"
     return {"state": instance.state.value, "summary": summary, "waits_for": reasons}
 
 
@@ -186,6 +188,8 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
                 name = signal_spec(flow.nodes[step.id]).signal
                 form |= {"kind": "SIGNAL", "signal": name}
                 form["text"] = f"step {step.id} waits for signal {name} until {form['until']}"
+            case StepReason.RETRY:
+                form["text"] = f"step {step.id} is tried again by an error handler at {form['until']}"
             case _:
                 form["text"] = f"step {step.id} waits until {form['until']}"
         return form

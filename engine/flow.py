@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from definitions.expression import Expression
 from definitions.graph import (
+    HANDLER_CASE,
     BranchSpec,
     ChildSpec,
     FailSpec,
@@ -36,7 +37,7 @@ from definitions.template import Template
 from engine.instance import Step
 from engine.items import Item, PerItem, item_step, node_of_item, own_name, parted
 from engine.lanes import lanes_of
-from engine.states import PASSED, StepState
+from engine.states import PASSED, STEP_UNFINISHED, StepReason, StepState
 from orbit.schemas.validation import validator_of
 
 
@@ -66,15 +67,21 @@ class Flow:
         self.graph = graph
         within = {node.id: node.within for node in graph.nodes if node.within is not None}
         self._within = within
+        # Compensations are nodes beside the flow: nothing leads to them, they are entered when the instance undoes.
+        self.compensations: Mapping[str, Node] = {
+            node.id: undoing for node in graph.nodes if (undoing := _compensation(node)) is not None
+        }
+        self.undoing = frozenset(node.id for node in self.compensations.values())
+        nodes = (*graph.nodes, *self.compensations.values())
         self.nodes: Mapping[str, Node] = PerItem(
-            {node.id: node for node in graph.nodes}, within, lambda _step, index, node: node_of_item(node, index)
+            {node.id: node for node in nodes}, within, lambda _step, index, node: node_of_item(node, index)
         )
-        places = {node.id: (index,) for index, node in enumerate(graph.nodes)}
+        places = {node.id: (index,) for index, node in enumerate(nodes)}
         self.order: Mapping[str, tuple[int, ...]] = PerItem(
             places, within, lambda step, index, place: (*places[within[step]], index, *place)
         )
-        incoming: dict[str, list[tuple[Node, str | None]]] = {node.id: [] for node in graph.nodes}
-        outgoing: dict[str, dict[str, None]] = {node.id: {} for node in graph.nodes}
+        incoming: dict[str, list[tuple[Node, str | None]]] = {node.id: [] for node in nodes}
+        outgoing: dict[str, dict[str, None]] = {node.id: {} for node in nodes}
         for edge in graph.edges:
             source, target = graph.nodes[edge.source], graph.nodes[edge.target]
             incoming[target.id].append((source, edge.case))
@@ -123,8 +130,8 @@ class Flow:
     def references(self) -> Mapping[str, frozenset[str]]:
         """The steps whose output each node may read."""
         found: dict[str, frozenset[str]] = {}
-        for node in self.graph.nodes:
-            parts = [node.when, *_expressions(node.spec)]
+        for node in self.nodes.values():
+            parts = [node.when, *_expressions(node.spec), *(handler.value for handler in node.handlers)]
             found[node.id] = frozenset[str]().union(*(part.step_references for part in parts if part is not None))
             if isinstance(node.spec, ForeachSpec) and node.spec.last is not None:
                 found[node.id] |= {node.spec.last}
@@ -179,6 +186,26 @@ def _incoming_of_item(_step: str, index: int, edges: Incoming) -> Incoming:
     return tuple((node_of_item(source, index), case) for source, case in edges)
 
 
+_UNDO = ".undo"
+
+
+def is_undoing(step: str) -> bool:
+    """Tell whether a step's id is that of a compensation."""
+    return step.endswith(_UNDO)
+
+
+def undone_step(step: str) -> str:
+    """Give the id of the step that a compensation undoes; any other id as it is."""
+    return step.removesuffix(_UNDO)
+
+
+def _compensation(node: Node) -> Node | None:
+    """Make the node of a step's compensation: a task like any other, with an id that no author can write."""
+    if node.compensate is None:
+        return None
+    return Node(f"{node.id}{_UNDO}", NodeKind.TASK, node.compensate, None, None, node.line, node.column)
+
+
 def _expressions(spec: Spec) -> list[Expression | Template | None]:
     match spec:
         case TaskSpec() | ChildSpec():
@@ -205,6 +232,8 @@ def edge_state(source: Node, step: Step | None, case: str | None) -> EdgeState:
     """Judge one edge by its source: the rule of `definitions.graph` with this module's two refinements."""
     if step is None:
         return EdgeState.UNDECIDED
+    if case is not None and case.startswith(HANDLER_CASE) and step.state is not StepState.FAILED:
+        return EdgeState.UNDECIDED if step.state in STEP_UNFINISHED else EdgeState.DEAD
     opens_block = source.kind in {NodeKind.BRANCH, NodeKind.FORK}
     match step.state:
         case StepState.SUCCEEDED:
@@ -213,6 +242,8 @@ def edge_state(source: Node, step: Step | None, case: str | None) -> EdgeState:
             is_live = step.reason in PASSED and not opens_block
         case StepState.CANCELLED:
             is_live = False
+        case StepState.FAILED if step.reason is StepReason.HANDLED:
+            is_live = case == step.chosen
         case _:
             return EdgeState.UNDECIDED
     return EdgeState.LIVE if is_live else EdgeState.DEAD

@@ -22,7 +22,7 @@ from engine.draft import Draft
 from engine.flow import Flow
 from engine.instance import Failure, Instance, Items, Step
 from engine.items import Item, item_step, items_slot
-from engine.scope import ExpressionFailed, item_list, needed, output_of, render
+from engine.scope import ExpressionFailed, item_list, needed, output_of, place_of, render
 from engine.states import STEP_UNFINISHED, InstanceState, StepReason, StepState
 from engine.stimulus import Outcome, Stimulus, TaskEnded
 from orbit.jsontext import Json, dumps
@@ -59,7 +59,7 @@ def enter(draft: Draft, node: Node) -> None:
             _look_at_item(draft, item)
         _begin_items(draft, draft.steps[node.id])
         return
-    found = item_list(draft, spec.items)
+    found = item_list(draft, spec.items, place_of(node))
     if len(found) > spec.items_max:
         details: dict[str, Json] = {"items": len(found), "max_items": spec.items_max}
         message = f"the list has {len(found)} items, and max_items is {spec.items_max}"

@@ -115,7 +115,7 @@ class Forks:
     def _planned(self, tx: Transaction, fork: Fork) -> _Plan:
         source = self._controls.locked(tx, fork.order)
         origin, instance = source.stored.origin, source.instance
-        if fork.step not in source.flow.nodes:
+        if fork.step not in source.flow.nodes or fork.step in source.flow.undoing:
             raise InvalidRequest(f"the workflow has no step {fork.step}", pointer="/step")
         why_not = forking.refusal(source.flow, instance, fork.step)
         if why_not is not None:
@@ -214,7 +214,8 @@ def _check_version(source: Work, flow: Flow, kept: Mapping[str, Step]) -> None:
 
 
 def _told(fork: Fork, plan: _Plan, instance: Json) -> dict[str, Json]:
-    again = [name for name in plan.source.flow.nodes if name in plan.source.instance.steps and name not in plan.kept]
+    names = (node.id for node in plan.source.flow.graph.nodes)
+    again = [name for name in names if name in plan.source.instance.steps and name not in plan.kept]
     told: dict[str, Json] = {
         "dry_run": fork.is_dry_run,
         "forked_from": to_hex(plan.source.instance.id),

@@ -35,6 +35,9 @@ def refusal(flow: Flow, instance: Instance, step: str) -> str | None:
         return f"the instance never came to step {step}"
     if entered.reason is StepReason.DEAD_PATH:
         return f"step {step} lies on a path that was not taken"
+    undone = [name for name in kept_steps(flow, instance, step) if was_undone(flow, instance, name)]
+    if undone:
+        return f"step {undone[0]} was undone, so its result can't be copied: fork from it or from before"
     return None
 
 
@@ -51,17 +54,22 @@ def kept_steps(flow: Flow, instance: Instance, step: str) -> Mapping[str, Step]:
     }
 
 
+def was_undone(flow: Flow, instance: Instance, step: str) -> bool:
+    """Tell whether the compensation of a step has begun, so that what it did may be there no more."""
+    undoing = flow.compensations.get(step)
+    return undoing is not None and undoing.id in instance.steps
+
+
 def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) -> str | None:
     """Name the first step that would be run again although its effect happened or may have; None for none."""
     for step in sorted((each for each in instance.steps.values() if each.id not in kept), key=lambda e: e.entered_at):
         node = flow.nodes[step.id]
         if step.items is not None and step.items.next and has_tasks(flow, step.id):
             return step.id
-        if node.kind not in {NodeKind.TASK, NodeKind.WORKFLOW} or step.task_id is None:
+        is_undoing = step.id in flow.undoing
+        if node.kind not in {NodeKind.TASK, NodeKind.WORKFLOW} or step.task_id is None or is_undoing:
             continue
-        details = {} if step.error is None else step.error.details or {}
-        is_doubtful = step.error is not None and step.error.code == "OUTPUT_INVALID"
-        if step.state is StepState.SUCCEEDED or is_doubtful or details.get("effect_unknown"):
+        if step.state is StepState.SUCCEEDED or step.doubts or (step.error is not None and step.error.may_have_effect):
             return step.id
     return None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.states import STEP_WITH_TASK, Control, Ending, InstanceState, StepReason, StepState
+from engine.states import STEP_WITH_TASK, Compensation, Control, Ending, InstanceState, StepReason, StepState
 from orbit.clock import Micros
 from orbit.jsontext import Json
 
@@ -23,6 +23,11 @@ SIGNALS = "@signals"  # a tuple of Signal: those that are stored for the instanc
 
 # The error of an instance whose advance raised: its stimuli are set aside until a person has decided.
 ENGINE_ERROR = "ENGINE_ERROR"
+
+OUTPUT_INVALID = "OUTPUT_INVALID"  # the error of a task that succeeded with an output that does not fit
+# The errors of tasks that have done their work, and only what they answered is of no use.
+_DONE_ALL_THE_SAME = frozenset({OUTPUT_INVALID, "OUTPUT_TOO_LARGE"})
+NON_RETRYABLE = "NON_RETRYABLE"
 
 ROUNDS_KEPT = 5  # rounds of a poll that are kept at each end of its log
 
@@ -41,6 +46,17 @@ class Failure:
         if self.details:
             form["details"] = dict(self.details)
         return form
+
+    @property
+    def failure_class(self) -> str:
+        """Give the class: the worker's, or for what the platform found that trying again mends nothing."""
+        named = (self.details or {}).get("class")
+        return named if isinstance(named, str) else NON_RETRYABLE
+
+    @property
+    def may_have_effect(self) -> bool:
+        """Tell whether the effect is possible all the same: nobody knows, or only the answer was wrong."""
+        return self.code in _DONE_ALL_THE_SAME or bool((self.details or {}).get("effect_unknown"))
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Failure:
@@ -132,7 +148,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     `round` numbers the step's tasks from 1 (0: none yet), so that a late answer of an earlier one is recognised.
     `due_at` is when a WAITING step goes on, `timeout_at` when its bound ends, `start_by_at` until when a full queue is
     tried. `task_id` is the step's task, or its child's instance. `rounds_before` are those before a person's retry,
-    from which a poll counts anew; `retry_of` is the task whose line the current round's continues. `items` is a
+    from which a poll counts anew; `retry_of` is the task whose line the current round's continues. `retries` counts
+    what each error handler has retried, `doubts` its tasks that ended although their effect is possible. `items` is a
     foreach's. What the definition says stays in the graph.
     """
 
@@ -154,6 +171,25 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     rounds_before: int = 0
     retry_of: bytes | None = None
     items: Items | None = None
+    retries: tuple[int, ...] | None = None
+    doubts: int = 0
+
+    @property
+    def may_have_effect(self) -> bool:
+        """Tell whether it has done something outside, or may have."""
+        has_succeeded = self.state is StepState.SUCCEEDED and self.reason is not StepReason.HANDLED
+        return has_succeeded or self.doubts > 0
+
+    @property
+    def waits_for_decision(self) -> bool:
+        """Tell whether it has failed and nothing but a person can change that."""
+        return self.state is StepState.FAILED and self.reason is not StepReason.HANDLED
+
+    @property
+    def failure(self) -> Failure:
+        """Give the error of a failed step as that of its instance, which names the step."""
+        assert self.error is not None, f"step {self.id} has failed without an error"
+        return Failure(self.error.code, self.error.message, {**(self.error.details or {}), "step": self.id})
 
     @property
     def poll_round(self) -> int:
@@ -188,5 +224,6 @@ class Instance(msgspec.Struct, frozen=True):
     control: Control = Control.ACTIVE
     pause: Pause | None = None
     pause_at: frozenset[str] = frozenset()
+    compensation: Compensation | None = None
     steps: Mapping[str, Step] = msgspec.field(default_factory=dict)
     values: Mapping[str, Json] = msgspec.field(default_factory=dict)

@@ -77,7 +77,7 @@ def _outcome(
             continue
         if step.state in STEP_UNFINISHED:
             is_moving = True
-        elif step.state is StepState.FAILED:
+        elif step.waits_for_decision:
             has_failed = has_failed or lanes.absorbers.get(name) is lane
         elif step.state is StepState.SUCCEEDED or step.reason is StepReason.RECOVERED:
             has_run = True
@@ -166,7 +166,7 @@ def close(draft: Draft, block: ParallelBlock) -> None:
 
 def holds(flow: Flow, step: Step) -> bool:
     """Tell whether a failed step holds the instance by itself: no join takes its failure, or its foreach's."""
-    if step.state is not StepState.FAILED or is_taken(flow, step.id):
+    if not step.waits_for_decision or is_taken(flow, step.id):
         return False
     item = flow.item_of(step.id)
     return item is None or not is_taken(flow, item.foreach)
@@ -192,7 +192,7 @@ def failed_steps(flow: Flow, instance: Instance, join: str) -> list[str]:
     """Name the failed steps in the lanes of a join, in the graph's order: whose retry could satisfy it."""
     block = flow.lanes.judged[join]
     members = [name for lane in block.lanes.values() for name in lane.members]
-    return [name for name in members if (step := instance.steps.get(name)) and step.state is StepState.FAILED]
+    return [name for name in members if (step := instance.steps.get(name)) and step.waits_for_decision]
 
 
 def reopen(draft: Draft, step: Step) -> None:

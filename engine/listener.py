@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from engine.instance import Failure
-from engine.stimulus import GateQuiet, Outcome, ReviewClosed, ReviewOpened, TaskEnded
+from engine.stimulus import GateQuiet, LateSuccess, Outcome, ReviewClosed, ReviewOpened, TaskEnded
 from engine.store.stimuli import StoredStimulus, stimuli_insert
 from pulse.listener import TaskChange
 from pulse.states import TaskState
@@ -46,6 +46,8 @@ class InstanceListener:
 
 def _stimulus(change: TaskChange) -> StoredStimulus:
     step, number = change.owner.step, change.owner.round
+    if change.is_late_success:
+        return LateSuccess(step, number)
     outcome = _OUTCOMES.get(change.state)
     if outcome is not None:
         return TaskEnded(step, number, outcome, None if outcome is Outcome.SUCCEEDED else _failure(change))

@@ -51,7 +51,7 @@ def refusal(instance: Instance) -> str | None:
     """Say why an instance can't change its version in the state that it is in; None if it could."""
     if instance.state in INSTANCE_TERMINAL:
         return f"the instance has ended {instance.state}"
-    if instance.state not in STATES:
+    if instance.state not in STATES or instance.ending_as is not None:
         return f"the instance is {instance.state}: it goes to its end with the version that it has"
     return None
 

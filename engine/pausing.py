@@ -20,7 +20,7 @@ from engine.stimulus import ChildQuiet, GateQuiet, PauseRequested, ResumeRequest
 from orbit.clock import SECOND, Micros
 
 _TASKS = "@tasks"  # stands in `Pause.noisy` for whatever runs behind the instance's gate
-PAUSABLE = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY})
+PAUSABLE = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY, InstanceState.COMPENSATING})
 
 
 def apply(draft: Draft, stimulus: PauseRequested | GateQuiet | ChildQuiet | ResumeRequested) -> None:

@@ -11,7 +11,7 @@ import math
 from definitions.graph import Node, PollSpec, TaskSpec
 from engine.draft import Draft
 from engine.instance import Failure, Round, RoundLog, Step
-from engine.scope import condition
+from engine.scope import condition, place_of
 from engine.states import StepReason, StepState
 from orbit.clock import Micros, seconds
 
@@ -27,20 +27,25 @@ def task_spec(node: Node) -> TaskSpec:
     return spec
 
 
-def is_done(draft: Draft, step: Step, spec: PollSpec) -> bool:
+def is_done(draft: Draft, step: Step, node: Node) -> bool:
     """Tell whether a round's answer is what the poll waits for."""
-    if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.poll_round):
+    assert isinstance(node.spec, PollSpec), f"step {step.id} is no poll"
+    place = place_of(node, round_number=step.poll_round, is_judged=True)
+    if node.spec.fail_when is not None and condition(draft, node.spec.fail_when, place):
         return False
-    return condition(draft, spec.done_when, output_of=step.id, round_number=step.poll_round)
+    return condition(draft, node.spec.done_when, place)
 
 
-def answered(draft: Draft, step: Step, spec: PollSpec) -> None:
+def answered(draft: Draft, step: Step, node: Node) -> None:
     """Judge a round whose task succeeded: rejected, done, or still processing."""
-    if spec.fail_when is not None and condition(draft, spec.fail_when, output_of=step.id, round_number=step.poll_round):
+    spec = node.spec
+    assert isinstance(spec, PollSpec), f"step {step.id} is no poll"
+    place = place_of(node, round_number=step.poll_round, is_judged=True)
+    if spec.fail_when is not None and condition(draft, spec.fail_when, place):
         log = _logged(draft, step, "REJECTED")
         draft.change(step, log=log)
         draft.fail(step.id, Failure(REJECTED, f"fail_when holds for the answer of round {step.poll_round}"))
-    elif condition(draft, spec.done_when, output_of=step.id, round_number=step.poll_round):
+    elif condition(draft, spec.done_when, place):
         draft.succeed(step.id, log=_logged(draft, step, "DONE"))
     else:
         _wait(draft, draft.change(step, log=_logged(draft, step, "PROCESSING")), spec)
@@ -50,7 +55,10 @@ def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> No
     """Judge a round without an answer: it fails the step, or counts as still processing if the definition says so."""
     was_stopped = step.reason is StepReason.STEP_TIMED_OUT
     outcome = "CANCELLED" if was_stopped and error.code == STOPPED else "FAILED"
-    step = draft.change(step, log=_logged(draft, step, outcome))
+    step = draft.change(step, log=_logged(draft, step, outcome), doubts=step.doubts + error.may_have_effect)
+    if was_stopped or spec.continue_on_round_error:
+        # What the round may have done is not forgotten with its error.
+        step = draft.change(step, doubts=step.doubts + error.may_have_effect)
     if was_stopped:
         exhausted(draft, step, "its time-out has passed")
     elif spec.continue_on_round_error:

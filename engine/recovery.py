@@ -10,10 +10,12 @@ of an earlier one is recognised, and the new task continues the line of the last
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from definitions.graph import Node, NodeKind, SignalSpec
-from engine import foreach, joining
+from engine import compensating, foreach, joining
 from engine.draft import Draft
-from engine.flow import Flow
+from engine.flow import Flow, undone_step
 from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
 from engine.items import own_name
 from engine.states import INSTANCE_TERMINAL, Action, Ending, InstanceState, StepReason, StepState
@@ -35,10 +37,15 @@ def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
     state = StepState.PENDING if step is None else step.state
     if step is None and flow.item_of(decision.step) is not None:
         return f"{decision.step} is no step of an item that is under way"
+    undoing = compensating.refusal(flow, instance, decision.step)
+    if undoing is not None:
+        return undoing
     if step is None or state not in {StepState.FAILED, StepState.NEEDS_REVIEW}:
         return f"step {decision.step} is {state}: only FAILED and NEEDS_REVIEW wait for a decision"
     if state is StepState.NEEDS_REVIEW and flow.nodes[step.id].kind is NodeKind.WORKFLOW:
         return f"the child of step {step.id} waits for a person: recover that instance"
+    if step.reason is StepReason.HANDLED:
+        return f"an error handler has taken the failure of step {decision.step}"
     if state is StepState.FAILED and instance.state is not InstanceState.NEEDS_RECOVERY:
         return f"the instance is {instance.state}"
     past = None if instance.state is InstanceState.ENDING else joining.why_decided(flow, instance, step)
@@ -56,7 +63,7 @@ def _refusal_of_all(instance: Instance, action: Action) -> str | None:
         return None
     if is_engine_error(instance.error):
         return None if action is Action.RETRY else "an error of the engine can be retried or failed"
-    if any(step.state is StepState.FAILED for step in instance.steps.values()):
+    if any(step.waits_for_decision for step in instance.steps.values()):
         return "a step has failed: say which step to recover"
     return "an instance can't be skipped" if action is Action.SKIP else None
 
@@ -92,7 +99,8 @@ def _needed_by(flow: Flow, instance: Instance, identifier: str) -> str | None:
     decided = {StepState.SUCCEEDED, StepState.SKIPPED, StepState.CANCELLED}
     item, own = flow.item_of(identifier), own_name(identifier)
     for name, references in flow.references.items():
-        if name == own or own not in references:
+        # What undoes the step itself reads its output with a guard only.
+        if undone_step(name) == own or own not in references:
             continue
         reader = flow.seen_as(name, item)
         around = flow.nodes[name].within
@@ -110,10 +118,7 @@ def needs_safety_statement(node: Node, step: Step) -> bool:
         return True
     if node.kind is NodeKind.WORKFLOW:
         return True  # what the child did before it failed would be done again
-    error = step.error
-    if error is None or node.kind is not NodeKind.TASK:
-        return False
-    return error.code == "OUTPUT_INVALID" or bool((error.details or {}).get("effect_unknown"))
+    return step.error is not None and node.kind is NodeKind.TASK and step.error.may_have_effect
 
 
 def is_engine_error(error: Failure | None) -> bool:
@@ -136,16 +141,20 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
         return None
     step = draft.steps[decision.step]
     if decision.action is Action.FAIL and step.state is StepState.FAILED:
-        assert step.error is not None
-        draft.begin_ending(Ending.FAILED, _with_step(step))
+        if compensating.is_underway(draft):
+            compensating.abandon(draft)
+        else:
+            draft.begin_ending(Ending.FAILED, step.failure)
         return None
+    if decision.action in {Action.RETRY, Action.SKIP} and step.state is StepState.NEEDS_REVIEW:
+        step = draft.change(step, doubts=step.doubts + 1)  # nobody has said that it had no effect
     if step.reason is not StepReason.BRANCH_LOST:
         joining.reopen(draft, step)
         foreach.repaired(draft, step)
     _reconsider(draft, without=step.id)
     match decision.action:
         case Action.RETRY:
-            draft.reopen(step)
+            draft.reopen(replace(step, retries=None))
             return step
         case Action.COMPLETE:
             draft.keep(step.id, decision.output)
@@ -163,6 +172,8 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
 def _apply_to_all(draft: Draft, decision: Recovered) -> None:
     error = draft.error
     match decision.action:
+        case Action.FAIL if compensating.is_underway(draft):
+            compensating.abandon(draft)
         case Action.FAIL:
             draft.begin_ending(Ending.FAILED, error)
         case Action.COMPLETE:
@@ -178,7 +189,10 @@ def _restore(draft: Draft, error: Failure) -> None:
     """Put an instance back to where an engine error has found it."""
     former = (error.details or {}).get("before")
     draft.error = None if former is None else Failure.from_json(former)
-    if draft.ending_as is not None:
+    if compensating.is_underway(draft):
+        if not any(draft.steps[name].waits_for_decision for name in draft.flow.undoing & draft.steps.keys()):
+            draft.move(InstanceState.COMPENSATING)
+    elif draft.ending_as is not None:
         draft.move(InstanceState.ENDING)
     elif draft.error is None:
         draft.move(InstanceState.RUNNING)
@@ -189,16 +203,14 @@ def _reconsider(draft: Draft, *, without: str | None) -> None:
     """Let the instance go on, unless another failed step still waits for a person."""
     if draft.state is not InstanceState.NEEDS_RECOVERY:
         return
+    if compensating.is_underway(draft):
+        compensating.go_on(draft)
+        return
     order = draft.flow.order
     failed = [step for step in draft.steps.values() if joining.holds(draft.flow, step) and step.id != without]
     if failed:
-        draft.error = _with_step(min(failed, key=lambda step: order[step.id]))
+        draft.error = min(failed, key=lambda step: order[step.id]).failure
         return
     draft.error = None
     draft.move(InstanceState.RUNNING)
     draft.record("instance.recovered", state=draft.state.value)
-
-
-def _with_step(step: Step) -> Failure:
-    assert step.error is not None, f"step {step.id} has failed without an error"
-    return Failure(step.error.code, step.error.message, {**(step.error.details or {}), "step": step.id})

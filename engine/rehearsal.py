@@ -144,7 +144,8 @@ def _send(scenario: Scenario, simulation: Simulation) -> None:
     for sent in scenario.signals:
         simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
     if scenario.cancel is not None:
-        simulation.cancel_at(scenario.cancel.after_seconds, scenario.cancel.reason)
+        cancel = scenario.cancel
+        simulation.cancel_at(cancel.after_seconds, cancel.reason, compensate=cancel.compensate)
 
 
 def differences(expected: Expectations, made: Run) -> list[str]:

@@ -1,6 +1,7 @@
 """What an expression may see during an advance, and the checks on values.
 
-The roots are those of the language: `input`, `steps`, `instance`, `now`, and in a poll `round` and `output`. Values are
+The roots are those of the language: `input`, `steps`, `instance`, `now`, in a poll `round` and `output`, and where an
+error is handled `error`. Values are
 loaded by the shell; one that is missing here is asked for by raising ValuesNeeded, which ends the advance so that it
 can be called again. A step that was skipped or has failed has no output, and reading it is an EXPRESSION_ERROR.
 """
@@ -8,6 +9,7 @@ can be called again. A step that was skipped or has failed has no output, and re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from definitions.expression import EvaluationError, Expression
@@ -16,7 +18,7 @@ from definitions.graph import BranchSpec, Node
 from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX, VALUE_BYTES_MAX
 from definitions.template import Template
 from engine.draft import Draft
-from engine.instance import INPUT, Failure, Step
+from engine.instance import INPUT, OUTPUT_INVALID, Failure, Step
 from engine.items import items_slot
 from engine.states import StepReason, StepState
 from orbit.clock import Micros, from_rfc3339, to_rfc3339
@@ -61,16 +63,31 @@ class _Roots(dict[str, Json]):
         raise KeyError(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an expression stands, as far as its roots depend on that.
+
+    `error_of` names the step whose error is handled there, `output_of` the poll whose current answer is judged.
+    """
+
+    error_of: str | None = None
+    output_of: str | None = None
+    round_number: int = 0
+
+
+NOWHERE = Place()
+
+
+def place_of(node: Node, *, round_number: int = 0, is_judged: bool = False) -> Place:
+    """Give the place of a node's expressions; `is_judged` for those that read the poll's own answer."""
+    return Place(node.error_of, node.id if is_judged else None, round_number)
+
+
 def condition(
-    draft: Draft,
-    expression: Expression,
-    *,
-    output_of: str | None = None,
-    round_number: int = 0,
-    more: Mapping[str, Json] | None = None,
+    draft: Draft, expression: Expression, place: Place = NOWHERE, *, more: Mapping[str, Json] | None = None
 ) -> bool:
-    """Evaluate a condition. `output_of` names the poll whose current answer is `output`; `more` are further roots."""
-    roots = _roots(draft, expression.step_references, output_of=output_of, round_number=round_number)
+    """Evaluate a condition; `more` are further roots."""
+    roots = _roots(draft, expression.step_references, place)
     roots.update(more or {})
     try:
         return expression.evaluate_condition(roots)
@@ -78,9 +95,9 @@ def condition(
         raise ExpressionFailed(_failure(error)) from error
 
 
-def item_list(draft: Draft, expression: Expression) -> list[Json]:
+def item_list(draft: Draft, expression: Expression, place: Place = NOWHERE) -> list[Json]:
     """Evaluate what a foreach goes over. Its list is stored, so it is no larger than any value."""
-    roots = _roots(draft, expression.step_references, output_of=None, round_number=0)
+    roots = _roots(draft, expression.step_references, place)
     try:
         value = expression.evaluate(roots)
     except EvaluationError as error:
@@ -98,9 +115,9 @@ def output_of(draft: Draft, identifier: str) -> Json:
     return _value(draft, identifier) if step is not None and _has_output(step) else None
 
 
-def instant(draft: Draft, expression: Expression) -> Micros:
+def instant(draft: Draft, expression: Expression, place: Place = NOWHERE) -> Micros:
     """Evaluate an expression that gives an instant as RFC 3339 text."""
-    roots = _roots(draft, expression.step_references, output_of=None, round_number=0)
+    roots = _roots(draft, expression.step_references, place)
     try:
         value = expression.evaluate(roots)
     except EvaluationError as error:
@@ -121,24 +138,24 @@ def _unfit(expression: Expression, cause: str, message: str) -> ExpressionFailed
     return ExpressionFailed(Failure("EXPRESSION_ERROR", message, details))
 
 
-def render(draft: Draft, template: Template, *, round_number: int = 0) -> Json:
+def render(draft: Draft, template: Template, place: Place = NOWHERE) -> Json:
     """Compute the value of a template."""
-    roots = _roots(draft, template.step_references, output_of=None, round_number=round_number)
+    roots = _roots(draft, template.step_references, place)
     try:
         return template.render(roots)
     except EvaluationError as error:
         raise ExpressionFailed(_failure(error)) from error
 
 
-def render_text(draft: Draft, template: Template) -> str:
+def render_text(draft: Draft, template: Template, place: Place = NOWHERE) -> str:
     """Compute a template that stands for text."""
-    value = render(draft, template)
+    value = render(draft, template, place)
     return value if isinstance(value, str) else str(value)
 
 
-def render_key(draft: Draft, template: Template, *, round_number: int) -> str:
+def render_key(draft: Draft, template: Template, place: Place) -> str:
     """Compute a concurrency key; what can be none fails the step."""
-    value = render(draft, template, round_number=round_number)
+    value = render(draft, template, place)
     key = to_text(value) or ""
     if not 1 <= len(key) <= CONCURRENCY_KEY_CHARACTERS_MAX or key.endswith("*"):
         message = f"a concurrency key has 1 to {CONCURRENCY_KEY_CHARACTERS_MAX} characters and does not end in `*`"
@@ -150,7 +167,7 @@ def choose(draft: Draft, node: Node) -> str:
     """Find the label of the first case of a BRANCH that holds."""
     assert isinstance(node.spec, BranchSpec)
     for case in node.spec.cases:
-        if case.when is None or condition(draft, case.when):
+        if case.when is None or condition(draft, case.when, place_of(node)):
             return case.label
     raise ExpressionFailed(Failure("NO_CASE_HOLDS", "no case of the branch holds, and it has no else"))
 
@@ -160,7 +177,7 @@ def check_output(draft: Draft, node: Node) -> None:
     validator = draft.flow.output_validator(node)
     if validator is None:
         return
-    error = schema_failure(validator.iter_errors(_value(draft, node.id)), "OUTPUT_INVALID", f"the output of {node.id}")
+    error = schema_failure(validator.iter_errors(_value(draft, node.id)), OUTPUT_INVALID, f"the output of {node.id}")
     if error is not None:
         raise ExpressionFailed(error)
 
@@ -179,7 +196,7 @@ def schema_failure(errors: Iterable[Any], code: str, what: str) -> Failure | Non
     return Failure(code, f"{what} does not fit its schema: {first['message']}", {"violations": violations})
 
 
-def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, round_number: int) -> _Roots:
+def _roots(draft: Draft, references: frozenset[str], place: Place) -> _Roots:
     instance = draft.before
     roots = _Roots(
         draft,
@@ -191,11 +208,23 @@ def _roots(draft: Draft, references: frozenset[str], *, output_of: str | None, r
         now=to_rfc3339(draft.now),
         steps=_outputs(draft, references),
     )
-    if round_number:
-        roots["round"] = round_number
-    if output_of is not None:
-        roots["output"] = _value(draft, output_of)
+    if place.round_number:
+        roots["round"] = place.round_number
+    if place.output_of is not None:
+        roots["output"] = _value(draft, place.output_of)
+    if place.error_of is not None:
+        roots["error"] = _error(draft.steps[place.error_of])
     return roots
+
+
+def _error(step: Step) -> Json:
+    """Write the error that is handled; the details are the worker's own, without what the platform adds."""
+    error = step.error
+    assert error is not None, f"step {step.id} has no error to handle"
+    details = dict(error.details or {})
+    if "class" in details:
+        details = details.get("details") or {}
+    return {"code": error.code, "message": error.message, "class": error.failure_class, "details": details}
 
 
 def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:

@@ -33,7 +33,7 @@ SCRIPT_KEYS = frozenset({"input", "answers", "signals", "cancel"})
 _OUTCOMES = ("output", "fail", "cancelled", "refused")
 _ANSWER = Keys("an answer", frozenset({*_OUTCOMES, "after", "lost", "review", "late", "duplicate"}), {})
 _FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
-_CANCEL = Keys("`cancel`", frozenset({"after", "reason"}), {})
+_CANCEL = Keys("`cancel`", frozenset({"after", "reason", "compensate"}), {})
 _SIGNAL = Keys("a signal", frozenset({"name", "payload", "after", "lives"}), {})
 _AFTER_SECONDS_DEFAULT = 1.0
 
@@ -52,6 +52,7 @@ class Cancellation:
 
     after_seconds: float
     reason: str
+    compensate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +146,15 @@ def _read_cancel(fields: Fields) -> Cancellation | None:
         return None
     inner = Fields(mapping, _CANCEL, fields.findings)
     after = inner.duration("after", 0, limits.SPAN_SECONDS_MAX, required=True)
-    return Cancellation(after or 0.0, inner.text("reason") or "cancelled by the script")
+    reason = inner.text("reason") or "cancelled by the script"
+    return Cancellation(after or 0.0, reason, _flag(inner, "compensate"))
 
 
 def _read_answers(fields: Fields, flow: Flow) -> dict[str, tuple[Answer | Refusal, ...]]:
     mapping = fields.mapping_of("answers")
     if mapping is None:
         return {}
-    with_task = [node.id for node in flow.graph.nodes if isinstance(node.spec, (TaskSpec, PollSpec, ChildSpec))]
+    with_task = [name for name, node in flow.nodes.items() if isinstance(node.spec, (TaskSpec, PollSpec, ChildSpec))]
     answers = {}
     for step, (key, node) in mapping.entries.items():
         if own_name(step) not in with_task or not (step in with_task or flow.knows(step)):

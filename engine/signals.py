@@ -14,7 +14,7 @@ from definitions.duration import format_duration
 from definitions.graph import Node, SignalSpec
 from engine.draft import Draft
 from engine.instance import SIGNALS, Failure, Signal, Step
-from engine.scope import ExpressionFailed, ValuesNeeded, condition
+from engine.scope import ExpressionFailed, ValuesNeeded, condition, place_of
 from engine.states import Control, StepReason, StepState
 from engine.stimulus import SignalReceived
 from orbit.clock import seconds, to_rfc3339
@@ -83,7 +83,7 @@ def _accepts(draft: Draft, node: Node, signal: Signal) -> bool:
         return True
     root = {"id": signal.signal, "payload": signal.payload, "sent_at": to_rfc3339(signal.sent_at)}
     try:
-        return condition(draft, accept_when, more={"signal": root})
+        return condition(draft, accept_when, place_of(node), more={"signal": root})
     except ExpressionFailed:
         return False  # whoever may send anything must not be able to break the instance
 

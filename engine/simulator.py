@@ -145,9 +145,10 @@ class Simulation:
         deadline_at = started_at + seconds(flow.graph.timeout_seconds)
         self.instance = Instance(bytes(16), InstanceState.RUNNING, 0, started_at, deadline_at)
 
-    def cancel_at(self, seconds_from_start: float, reason: str) -> None:
-        """Let somebody cancel the instance at that time."""
-        self._happen(self.instance.started_at + seconds(seconds_from_start), CancelRequested(reason))
+    def cancel_at(self, seconds_from_start: float, reason: str, *, compensate: bool = False) -> None:
+        """Let somebody cancel the instance at that time, undoing first what it did if so said."""
+        cancel = CancelRequested(reason, compensate=compensate)
+        self._happen(self.instance.started_at + seconds(seconds_from_start), cancel)
 
     def pause_at(self, seconds_from_start: float, reason: str) -> None:
         """Let somebody pause the instance at that time; what is waiting for workers is played as if it ran."""

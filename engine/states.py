@@ -16,6 +16,7 @@ class InstanceState(StrEnum):
     RUNNING = "RUNNING"  # the flow goes on; leaves by failure, by an end step, by its time-out or by completing
     NEEDS_RECOVERY = "NEEDS_RECOVERY"  # a failure waits for a person; other branches go on until they settle
     ENDING = "ENDING"  # the end is decided (`ending_as`), tasks are asked to stop; ends with the last of them
+    COMPENSATING = "COMPENSATING"  # all tasks have ended, what was done is undone step by step; ends with the last
     SUCCEEDED = "SUCCEEDED"  # terminal
     FAILED = "FAILED"  # terminal
     CANCELLED = "CANCELLED"  # terminal
@@ -27,6 +28,15 @@ class Ending(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+
+
+class Compensation(StrEnum):
+    """Whether what an instance has done is undone; beside its state, and absent while nobody wants that."""
+
+    WANTED = "WANTED"  # the instance ends, and undoes when no task of it is unfinished
+    BEGUN = "BEGUN"  # it is COMPENSATING, or a failed compensation waits for a person
+    DONE = "DONE"  # nothing is left to undo
+    ABANDONED = "ABANDONED"  # a person has ended it before it was done
 
 
 class Control(StrEnum):
@@ -45,7 +55,7 @@ class StepState(StrEnum):
     RUNNING = "RUNNING"  # its task is unfinished
     NEEDS_REVIEW = "NEEDS_REVIEW"  # the outcome of its task is unknown until a person settles it
     SUCCEEDED = "SUCCEEDED"  # terminal
-    FAILED = "FAILED"  # decided; only recovery reopens it
+    FAILED = "FAILED"  # decided; only an error handler or recovery reopens it
     SKIPPED = "SKIPPED"  # terminal: by its own `when`, or on a path that was not taken
     CANCELLED = "CANCELLED"  # terminal: the instance ended first, or the join went on without its branch
 
@@ -67,6 +77,8 @@ class StepReason(StrEnum):
     JOIN = "JOIN"  # WAITING for its lanes: a failed join that a person's recovery in one of them has reopened
     WHEN = "WHEN"  # SKIPPED by its own condition: the flow goes on past it
     DEAD_PATH = "DEAD_PATH"  # SKIPPED because no live edge leads here
+    RETRY = "RETRY"  # WAITING to be tried again by an error handler at `due_at`
+    HANDLED = "HANDLED"  # an error handler took the failure: SUCCEEDED with its value, or FAILED while its steps run
     RECOVERED = "RECOVERED"  # SUCCEEDED or SKIPPED by a person's decision: the flow goes on past it
 
 
@@ -101,9 +113,13 @@ STEP_WITH_TASK = frozenset({StepState.RUNNING, StepState.NEEDS_REVIEW})
 
 INSTANCE_MOVES: Mapping[InstanceState, frozenset[InstanceState]] = {
     InstanceState.RUNNING: frozenset({InstanceState.NEEDS_RECOVERY, InstanceState.ENDING, InstanceState.SUCCEEDED}),
-    InstanceState.NEEDS_RECOVERY: frozenset({InstanceState.RUNNING, InstanceState.ENDING}),
+    InstanceState.NEEDS_RECOVERY: frozenset({InstanceState.RUNNING, InstanceState.ENDING, InstanceState.COMPENSATING}),
     # An engine error may hold an instance that is ending; recovery takes it up again with the same `ending_as`.
-    InstanceState.ENDING: INSTANCE_TERMINAL | {InstanceState.NEEDS_RECOVERY},
+    InstanceState.ENDING: INSTANCE_TERMINAL | {InstanceState.NEEDS_RECOVERY, InstanceState.COMPENSATING},
+    # A compensation that failed, or an engine error, holds it; what is undone never ends SUCCEEDED.
+    InstanceState.COMPENSATING: frozenset(
+        {InstanceState.NEEDS_RECOVERY, InstanceState.FAILED, InstanceState.CANCELLED}
+    ),
     InstanceState.SUCCEEDED: frozenset(),
     InstanceState.FAILED: frozenset(),
     InstanceState.CANCELLED: frozenset(),
@@ -138,7 +154,7 @@ STEP_MOVES: Mapping[StepState, frozenset[StepState]] = {
         }
     ),
     StepState.SUCCEEDED: frozenset(),
-    # Recovery only: a failed step is entered anew, or decided by a person.
+    # Error handlers and recovery only: a failed step is entered anew, or decided by a value or a person.
     StepState.FAILED: frozenset(
         {StepState.WAITING, StepState.RUNNING, StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED}
     ),

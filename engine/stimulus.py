@@ -39,6 +39,14 @@ class TaskEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LateSuccess:
+    """A worker has reported that a task did its work, after that task had ended FAILED or CANCELLED."""
+
+    step: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewOpened:
     """The outcome of a task is unknown: it waits for a person."""
 
@@ -67,10 +75,11 @@ class SubmissionRefused:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants the instance to end CANCELLED; `by` names the credential."""
+    """Somebody wants the instance to end CANCELLED, undoing first what it did if so said; `by` names the credential."""
 
     reason: str
     by: str | None = None
+    compensate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +189,7 @@ Stimulus = (
     | Recovered
     | Started
     | TaskEnded
+    | LateSuccess
     | ReviewOpened
     | ReviewClosed
     | SubmissionRefused

@@ -14,7 +14,7 @@ from engine import polling
 from engine.command import SubmitTask
 from engine.draft import Draft
 from engine.instance import Failure, Step
-from engine.scope import ExpressionFailed, check_output, render, render_key
+from engine.scope import ExpressionFailed, check_output, place_of, render, render_key
 from engine.states import InstanceState, StepReason, StepState
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, SubmissionRefused, TaskEnded
 from orbit.clock import SECOND, Micros, seconds
@@ -27,7 +27,7 @@ REFUSED_WAIT_MICROS_MAX = 30 * SECOND
 def enter(draft: Draft, node: Node) -> None:
     """Enter a TASK or POLL node: its first task is submitted at once."""
     spec = polling.task_spec(node)
-    rendered = _render(draft, spec, 1)
+    rendered = _render(draft, node, 1)
     step = draft.enter(
         node.id,
         StepState.RUNNING,
@@ -46,14 +46,14 @@ def submit_again(draft: Draft, node: Node, step: Step) -> None:
         message = f"queue {spec.queue} was full for {spec.start_within_seconds:g} s"
         _failed(draft, node, step, Failure("START_DEADLINE_EXCEEDED", message))
         return
-    _submit(draft, step, spec, _render(draft, spec, step.poll_round))
+    _submit(draft, step, spec, _render(draft, node, step.poll_round))
 
 
 def next_round(draft: Draft, node: Node, step: Step) -> None:
     """Begin the next round of a poll."""
     spec = polling.task_spec(node)
     number = step.round + 1
-    rendered = _render(draft, spec, step.poll_round + 1)
+    rendered = _render(draft, node, step.poll_round + 1)
     start_by_at = draft.now + seconds(spec.start_within_seconds)
     step = draft.change(step, round=number, task_id=None, retry_of=None, start_by_at=start_by_at, refused_count=0)
     _submit(draft, step, spec, rendered)
@@ -67,9 +67,10 @@ class _Rendered:
     keys: tuple[str, ...]
 
 
-def _render(draft: Draft, spec: TaskSpec, round_number: int) -> _Rendered:
-    params = render(draft, spec.input, round_number=round_number)
-    keys = tuple(render_key(draft, key, round_number=round_number) for key in spec.concurrency_keys)
+def _render(draft: Draft, node: Node, round_number: int) -> _Rendered:
+    spec, place = polling.task_spec(node), place_of(node, round_number=round_number)
+    params = render(draft, spec.input, place)
+    keys = tuple(render_key(draft, key, place) for key in spec.concurrency_keys)
     return _Rendered(params, keys)
 
 
@@ -179,7 +180,7 @@ def ended(draft: Draft, node: Node, stimulus: TaskEnded) -> None:
         case Outcome.FAILED:
             _failed(draft, node, step, _judged(node, step, stimulus.error))
         case Outcome.CANCELLED:
-            _failed(draft, node, step, _cancel_failure(step))
+            _failed(draft, node, step, _cancel_failure(step, stimulus.error))
 
 
 def _ended_while_ending(draft: Draft, step: Step, stimulus: TaskEnded) -> None:
@@ -190,7 +191,7 @@ def _ended_while_ending(draft: Draft, step: Step, stimulus: TaskEnded) -> None:
         case Outcome.FAILED:
             draft.fail(step.id, stimulus.error or Failure("TASK_FAILED", "the task failed"))
         case Outcome.CANCELLED:
-            draft.cancelled(step.id)
+            draft.cancelled(step.id, error=stimulus.error)
 
 
 def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded) -> None:
@@ -199,7 +200,7 @@ def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded)
     if stimulus.outcome is Outcome.SUCCEEDED:
         try:
             check_output(draft, node)
-            if isinstance(node.spec, PollSpec) and not polling.is_done(draft, step, node.spec):
+            if isinstance(node.spec, PollSpec) and not polling.is_done(draft, step, node):
                 draft.cancelled(step.id, StepReason.BRANCH_LOST)
                 return
         except ExpressionFailed as failed:
@@ -210,7 +211,7 @@ def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded)
             draft.record("step.succeeded", step.id)
             return
     if stimulus.outcome is Outcome.CANCELLED:
-        draft.cancelled(step.id, StepReason.BRANCH_LOST)
+        draft.cancelled(step.id, StepReason.BRANCH_LOST, error=error)
         return
     error = error or Failure("TASK_FAILED", "the task failed")
     draft.decide(step.id, StepState.FAILED, reason=StepReason.BRANCH_LOST, error=error)
@@ -220,7 +221,7 @@ def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded)
 def _succeeded(draft: Draft, node: Node, step: Step) -> None:
     check_output(draft, node)
     if isinstance(node.spec, PollSpec):
-        polling.answered(draft, step, node.spec)
+        polling.answered(draft, step, node)
     else:
         draft.succeed(step.id)
 
@@ -236,18 +237,23 @@ def _judged(node: Node, step: Step, error: Failure | None) -> Failure:
     # The deadline of a step's only task and the step's timer are the same instant: which of the two speaks first must
     # not show. A round of a poll has a deadline of its own.
     if error is not None and error.code == "DEADLINE_EXCEEDED" and not isinstance(node.spec, PollSpec):
-        return _timed_out(step)
+        return _timed_out(step, error)
     return error or Failure("TASK_FAILED", "the task failed")
 
 
-def _cancel_failure(step: Step) -> Failure:
+def _cancel_failure(step: Step, error: Failure | None) -> Failure:
     if step.reason is StepReason.STEP_TIMED_OUT:
-        return _timed_out(step)
-    return Failure("TASK_CANCELLED", "the task was cancelled, and not by this instance")
+        return _timed_out(step, error)
+    return Failure("TASK_CANCELLED", "the task was cancelled, and not by this instance", _doubt(error))
 
 
-def _timed_out(step: Step) -> Failure:
-    return Failure("STEP_TIMED_OUT", f"step {step.id} did not end within its time-out")
+def _timed_out(step: Step, error: Failure | None) -> Failure:
+    return Failure("STEP_TIMED_OUT", f"step {step.id} did not end within its time-out", _doubt(error))
+
+
+def _doubt(error: Failure | None) -> dict[str, Json] | None:
+    """Keep of an error that is told in other words that the effect may have happened."""
+    return {"effect_unknown": True} if error is not None and error.may_have_effect else None
 
 
 def review_opened(draft: Draft, stimulus: ReviewOpened) -> None:

@@ -37,6 +37,7 @@ def instance_json(stored: Stored) -> dict[str, Json]:
         "version": origin.version,
         "state": instance.state.value,
         "ending_as": None if instance.ending_as is None else instance.ending_as.value,
+        "compensation": None if instance.compensation is None else instance.compensation.value,
         "revision": str(instance.revision),
         "control": instance.control.value,
         "pause": None if instance.pause is None else _pause_json(instance.pause),
@@ -53,11 +54,12 @@ def instance_json(stored: Stored) -> dict[str, Json]:
 
 
 def steps_json(flow: Flow, instance: Instance, verified: Mapping[bytes, Json] | None = None) -> list[Json]:
-    """Write the instance's own steps in the definition's order, those that are not entered as PENDING.
+    """Write the instance's own steps in the definition's order, then what undoes them; what is not entered is PENDING.
 
     `verified` tells of the verifications of steps under review, by task.
     """
-    return [_step_json(flow, name, instance.steps.get(name), verified or {}) for name in flow.own_steps]
+    names = (*flow.own_steps, *(node.id for node in flow.compensations.values()))
+    return [_step_json(flow, name, instance.steps.get(name), verified or {}) for name in names]
 
 
 def graph_states(flow: Flow, instance: Instance) -> dict[str, str]:
@@ -121,6 +123,8 @@ def _step_json(flow: Flow, name: str, step: Step | None, verified: Mapping[bytes
         "finished_at": _instant(step.finished_at),
         "error": None if step.error is None else step.error.to_json(),
         "retry_of": None if step.retry_of is None else to_hex(step.retry_of),
+        "retries": None if step.retries is None else sum(step.retries),
+        "effect_unknown": step.doubts > 0,
         "rounds": None if step.log is None else _rounds_json(step.log),
         "verification": None if step.task_id is None else verified.get(step.task_id),
         "items": None if step.items is None else _items_json(step.items),

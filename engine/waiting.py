@@ -11,7 +11,7 @@ from definitions.graph import Node, SignalSpec, UntilSpec, WaitSpec
 from engine import signals
 from engine.draft import Draft
 from engine.instance import Failure, Step
-from engine.scope import instant
+from engine.scope import instant, place_of
 from engine.states import StepReason, StepState
 from orbit.clock import seconds, to_rfc3339
 
@@ -27,7 +27,7 @@ def enter(draft: Draft, node: Node) -> None:
         draft.record("step.waiting", node.id, reason=StepReason.TIMER.value, seconds=node.spec.for_seconds)
         return
     assert isinstance(node.spec, UntilSpec), f"node {node.id} is no wait"
-    until = instant(draft, node.spec.until)
+    until = instant(draft, node.spec.until, place_of(node))
     timeout_at = draft.now + seconds(node.spec.timeout_seconds)
     draft.enter(node.id, StepState.WAITING, reason=StepReason.TIMER, due_at=until, timeout_at=timeout_at)
     draft.record("step.waiting", node.id, reason=StepReason.TIMER.value, until=to_rfc3339(until))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import gevent
 from gevent.event import Event
 
-from engine.advance import misfit, next_due
 from engine.batch import is_set_aside
 from engine.instance import Instance
 from engine.pausing import awaits_tasks
+from engine.standing import misfit, next_due
 from engine.states import INSTANCE_TERMINAL, Control
 from engine.store.instances import Stored, instances_lock
 from engine.store.steps import steps_load

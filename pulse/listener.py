@@ -21,12 +21,17 @@ class TaskOwner(Struct, frozen=True):
 
 
 class TaskChange(Struct, frozen=True):
-    """An owned task ended, or went into or out of review; `error` is the JSON text of its failure."""
+    """An owned task ended, or went into or out of review; `error` is the JSON text of its failure.
+
+    With `is_late_success` it had ended before, otherwise, and now a worker has reported that it did its work all the
+    same; `state` is what it stays.
+    """
 
     owner: TaskOwner
     task_id: bytes
     state: TaskState
     error: str | None
+    is_late_success: bool = False
 
 
 class TaskListener(Protocol):

@@ -34,7 +34,7 @@ from pulse.policy import (
     on_failure,
     on_returned,
 )
-from pulse.settle import Settlement, Surroundings, settle
+from pulse.settle import Settlement, Surroundings, settle, tell_late_successes
 from pulse.states import TERMINAL, AttemptState, ErrorClass, RecoverySafety, TaskState
 from pulse.store.execute import ResultRow, results_find, results_insert
 from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
@@ -131,6 +131,7 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
     settlements: dict[bytes, Settlement] = {}
     kept: list[ResultRow] = []
     evidence: list[EventRecord] = []
+    late: list[LockedTask] = []
     for item in reports:
         attempt = attempts.get(item.attempt_id)
         if attempt is None or not hmac.compare_digest(attempt.token_hash, token_hash(item.token)):
@@ -157,12 +158,15 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
         else:
             kept.append(_row(item, task, ReceiptKind.LATE))
             evidence += _evidence(item, task, attempt)
+            if item.outcome is Outcome.SUCCEEDED:
+                late.append(task)
             outcomes.append(ReportOutcome(item.message_id, ReceiptKind.LATE, None, task.state))
         recorded[attempt.id, item.message_id] = kept[-1].meaning
     results_insert(tx, kept, now=now)
     if evidence:
         events_insert(tx, evidence, now=now)
     settle(tx, list(settlements.values()), around, now=now)
+    tell_late_successes(tx, late, around)
     return outcomes
 
 

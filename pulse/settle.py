@@ -39,6 +39,10 @@ _EVENT_OF = {
 }
 
 
+# The ends of tasks that a success which is reported later contradicts.
+_ENDED_WITHOUT = frozenset({TaskState.FAILED, TaskState.CANCELLED})
+
+
 class Settlement(Struct, frozen=True):
     """One decision about one task; `attempt` with its end if one is live, and which count it adds to."""
 
@@ -237,8 +241,23 @@ def _change(write: TaskWrite) -> TaskChange | None:
     is_news = write.state in _EVENT_OF or task.state is TaskState.NEEDS_REVIEW
     if task.source_kind != SourceKind.WORKFLOW or task.source_id is None or not is_news:
         return None
-    owner = TaskOwner(task.source_id, task.source_step or "", task.source_round or 0)
-    return TaskChange(owner, task.id, write.state, write.error)
+    return TaskChange(_owner(task, task.source_id), task.id, write.state, write.error)
+
+
+def _owner(task: LockedTask, source_id: bytes) -> TaskOwner:
+    return TaskOwner(source_id, task.source_step or "", task.source_round or 0)
+
+
+def tell_late_successes(tx: Transaction, tasks: Sequence[LockedTask], around: Surroundings) -> None:
+    """Tell owners of successes that were reported for tasks after these had ended without one."""
+    changes = [
+        TaskChange(_owner(task, task.source_id), task.id, task.state, None, is_late_success=True)
+        for task in tasks
+        if task.source_kind == SourceKind.WORKFLOW and task.source_id is not None and task.state in _ENDED_WITHOUT
+    ]
+    if changes:
+        for listener in around.listeners:
+            listener.tasks_changed(tx, changes)
 
 
 def _usage_moves(settlements: Sequence[Settlement]) -> dict[bytes, UsageMove]:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from orbit.database import Database
@@ -18,6 +19,10 @@ from tests.support import leaks
 from tests.support.guard import guards_stop
 from tests.support.report import DatabaseReport, encodable
 from tests.support.sessions import DatabaseKind, DatabaseSession
+
+# A deadline measures the machine: on a busy one it fails a test and then spends minutes to shrink what was right.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 RUN_FOLDER = pytest.StashKey[Path]()
 MISSING = pytest.StashKey[dict[DatabaseKind, str]]()

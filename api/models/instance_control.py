@@ -11,10 +11,14 @@ from api.models.recovery import Evidence, Statement
 
 
 class CancelInstance(Request, frozen=True, kw_only=True):
-    """End an instance as CANCELLED; with `expected_revision` only if nothing has happened since that was read."""
+    """End an instance as CANCELLED; with `expected_revision` only if nothing has happened since that was read.
+
+    With `compensate` what its steps have done is undone first, where the definition says how.
+    """
 
     reason: Reason
     expected_revision: Revision | None = None
+    compensate: bool | None = None
 
 
 class PauseInstance(Request, frozen=True, kw_only=True):
@@ -78,6 +82,7 @@ class ControlledInstance(Struct, kw_only=True):
     id: HexId
     state: str
     ending_as: str | None
+    compensation: str | None
     control: str
     revision: Count
 
@@ -97,6 +102,7 @@ class RecoveryLook(Struct, kw_only=True):
 
     state: str
     ending_as: str | None
+    compensation: str | None
     control: str
     revision: Count
     error: dict[str, Any] | None

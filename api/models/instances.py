@@ -43,6 +43,7 @@ class Instance(Struct, kw_only=True):
     version: int
     state: str
     ending_as: str | None
+    compensation: str | None
     revision: Count
     control: str
     pause: dict[str, Any] | None
@@ -87,6 +88,8 @@ class Step(Struct, kw_only=True):
     state: str
     reason: str | UnsetType | None = UNSET
     round: int | UnsetType = UNSET
+    retries: int | UnsetType | None = UNSET  # by its error handlers
+    effect_unknown: bool | UnsetType = UNSET  # a task of it ended although its effect is possible
     task_id: HexId | UnsetType | None = UNSET
     child_id: HexId | UnsetType | None = UNSET
     error: dict[str, Any] | UnsetType | None = UNSET

@@ -61,7 +61,8 @@ class InstanceControl:
         """Cancel an instance."""
         body = call.model(CancelInstance)
         order = order_of(call, "instance.cancel", reason=body.reason, expected_revision=body.expected_revision)
-        return call.receipt(self._controls.instance_cancel(order), creates=False)
+        done = self._controls.instance_cancel(order, compensate=bool(body.compensate))
+        return call.receipt(done, creates=False)
 
     def pause(self, call: Call) -> Reply:
         """Pause an instance."""

@@ -79,6 +79,19 @@ def join(types: list[Type]) -> Type:
     return DYN
 
 
+def union(types: list[Type]) -> Type:
+    """Return the type of a value that has one of `types`: what only some objects have is optional, not unknown."""
+    if not types or any(kind.kind is not Kind.MAP for kind in types):
+        return join(types)
+    fields: dict[str, Type] = {}
+    for name in dict.fromkeys(name for kind in types for name in kind.fields):
+        having = [kind.fields[name] for kind in types if name in kind.fields]
+        is_described = all(name in kind.fields or kind.closed for kind in types)
+        fields[name] = union(having) if is_described else DYN
+    required = frozenset[str].intersection(*(kind.required for kind in types))
+    return Type(Kind.MAP, fields=fields, required=required, closed=all(kind.closed for kind in types))
+
+
 def of_value(value: object) -> Type:
     """Return the type of a JSON value that is known now."""
     match value:

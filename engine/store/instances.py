@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sqlalchemy import bindparam, func, select, tuple_, update
 
 from engine.instance import Failure, Instance, Pause, Step
-from engine.states import Control, Ending, InstanceState
+from engine.states import Compensation, Control, Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
 from orbit.database.alike import Change, changes_write
@@ -210,6 +210,7 @@ def _columns(instance: Instance) -> dict[str, Any]:
         "deadline_at": instance.deadline_at,
         "clock_stopped_at": instance.clock_stopped_at,
         "due_at": instance.due_at,
+        "compensation": None if instance.compensation is None else instance.compensation.value,
         "control": instance.control.value,
         "pause": None if instance.pause is None else dumps(asdict(instance.pause)).decode(),
         "finished_at": instance.finished_at,
@@ -272,6 +273,7 @@ def stored_of(row: Row[Any]) -> Stored:
         clock_stopped_at=row.clock_stopped_at,
         finished_at=row.finished_at,
         due_at=row.due_at,
+        compensation=None if row.compensation is None else Compensation(row.compensation),
         control=Control(row.control),
         pause_at=frozenset() if row.pause_at is None else frozenset(json.loads(row.pause_at)),
         pause=None if row.pause is None else _pause(json.loads(row.pause)),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _packed(name: str) -> ColumnElement[Any]:
     column = table.c["step" if name == "id" else name]
-    if name in {"error", "log", "items"}:
+    if name in {"error", "log", "items", "retries"}:
         return func.json_extract(column, "$")  # nested as JSON, not as the text of it
     return func.to_base64(column) if isinstance(column.type, LargeBinary) else column
 
@@ -97,5 +97,7 @@ def _values(step: Step) -> dict[str, Any]:
         "rounds_before": step.rounds_before,
         "retry_of": step.retry_of,
         "items": None if step.items is None else msgspec.json.encode(step.items).decode(),
+        "retries": None if step.retries is None else dumps(list(step.retries)).decode(),
+        "doubts": step.doubts,
         "log": None if step.log is None else msgspec.json.encode(step.log).decode(),
     }

@@ -20,6 +20,7 @@ from engine.stimulus import (
     GateQuiet,
     Instructed,
     Instruction,
+    LateSuccess,
     Outcome,
     ReviewClosed,
     ReviewOpened,
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
     from orbit.database import Transaction
 
 StoredStimulus = (
-    Started | GateQuiet | ChildQuiet | TaskEnded | ReviewOpened | ReviewClosed | SignalReceived | Instructed
+    Started
+    | GateQuiet
+    | ChildQuiet
+    | TaskEnded
+    | LateSuccess
+    | ReviewOpened
+    | ReviewClosed
+    | SignalReceived
+    | Instructed
 )
 
 _KINDS: Mapping[type[StoredStimulus], str] = {
@@ -46,6 +55,7 @@ _KINDS: Mapping[type[StoredStimulus], str] = {
     GateQuiet: "GATE_QUIET",
     ChildQuiet: "CHILD_QUIET",
     TaskEnded: "TASK_ENDED",
+    LateSuccess: "LATE_SUCCESS",
     ReviewOpened: "REVIEW_OPENED",
     ReviewClosed: "REVIEW_CLOSED",
     SignalReceived: "SIGNAL",
@@ -114,7 +124,7 @@ def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
         case ReviewOpened():
             step, number = stimulus.step, stimulus.round
             said = None if stimulus.error is None else stimulus.error.to_json()
-        case ReviewClosed():
+        case ReviewClosed() | LateSuccess():
             step, number = stimulus.step, stimulus.round
         case ChildQuiet():
             step, number, said = stimulus.step, stimulus.round, {"paused_at": stimulus.paused_at}
@@ -150,6 +160,8 @@ def _stimulus(row: Row[Any], said: Json) -> StoredStimulus:
             return ReviewOpened(row.step, row.round, None if said is None else Failure.from_json(said))
         case "REVIEW_CLOSED":
             return ReviewClosed(row.step, row.round)
+        case "LATE_SUCCESS":
+            return LateSuccess(row.step, row.round)
         case "GATE_QUIET":
             return GateQuiet()
         case "CHILD_QUIET":

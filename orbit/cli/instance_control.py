@@ -31,7 +31,15 @@ def _operator(command: CommandT) -> CommandT:
 
 @click.command()
 @_operator
-def cancel(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:  # noqa: FBT001
+@click.option("--compensate", is_flag=True, help="Undo first what its steps have done, where the definition says how.")
+def cancel(  # noqa: PLR0913, PLR0917  (one for each option)
+    instance_id: str,
+    reason: str,
+    revision: int | None,
+    key: str | None,
+    as_json: bool,  # noqa: FBT001  (click's way)
+    compensate: bool,  # noqa: FBT001  (as above)
+) -> None:
     """End an instance as CANCELLED: what waits is cancelled, what runs is asked to stop.
 
     It says what the instance is then; `orbit watch ID` follows it to its end.
@@ -39,7 +47,9 @@ def cancel(instance_id: str, reason: str, revision: int | None, key: str | None,
     from orbit.sdk.client import Client
 
     with Client() as client:
-        done = client.cancel_instance(instance_id, _key(key), reason=reason, expected_revision=revision)
+        done = client.cancel_instance(
+            instance_id, _key(key), reason=reason, expected_revision=revision, compensate=compensate
+        )
     _say(done, as_json=as_json)
 
 

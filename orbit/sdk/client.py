@@ -276,13 +276,21 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, 
         return self._pages(f"/v1/instances/{_segment(instance_id)}/history", "instance_history", {}, HistoryEntry)
 
     def cancel_instance(
-        self, instance_id: str, key: str, *, reason: str, expected_revision: int | None = None
+        self,
+        instance_id: str,
+        key: str,
+        *,
+        reason: str,
+        expected_revision: int | None = None,
+        compensate: bool = False,
     ) -> ControlResult:
         """Cancel an instance: it ends CANCELLED once its running tasks have stopped.
 
-        Raises APIError STATE_CONFLICT, with `current_revision` in its details, for one that has ended otherwise.
+        With `compensate` it undoes first what its steps have done, where the definition says how. Raises APIError
+        STATE_CONFLICT, with `current_revision` in its details, for one that has ended otherwise.
         """
-        return self._control(instance_id, "cancel", key, {"reason": reason}, expected_revision)
+        body: dict[str, Any] = {"reason": reason, **({"compensate": True} if compensate else {})}
+        return self._control(instance_id, "cancel", key, body, expected_revision)
 
     def pause_instance(
         self, instance_id: str, key: str, *, reason: str, expected_revision: int | None = None

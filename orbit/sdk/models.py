@@ -327,6 +327,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     version: int = 0
     state: str = ""
     ending_as: str | None = None
+    compensation: str | None = None
     revision: int = 0
     control: str = ""
     pause: dict[str, Any] | None = None
@@ -364,6 +365,7 @@ class ControlledInstance(Struct, frozen=True, kw_only=True):
     id: str = ""
     state: str = ""
     ending_as: str | None = None
+    compensation: str | None = None
     control: str = ""
     revision: int = 0
 

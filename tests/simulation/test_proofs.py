@@ -5,7 +5,7 @@ No instance exceeds its bounds, none reads the output of a step that has none, a
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -121,15 +121,7 @@ class Writer:
                 join = self.chance.choice(["all", "any", "settled", "{at_least: 2}"])
                 yield f"{indent}  parallel:"
                 yield f"{indent}    join: {join}"
-                yield f"{indent}    branches:"
-                gained: list[str] = []
-                for branch in range(self.chance.randint(2, 3)):
-                    beside = list(certain)
-                    yield f"{indent}      b{branch}:"
-                    # The first step of each is sure to run, so that every join can be satisfied.
-                    yield from self.sure(f"{indent}        ", beside)
-                    yield from self.block(depth - 1, f"{indent}        ", beside)
-                    gained += [each for each in beside if each not in certain]
+                gained = yield from self.branches(depth, indent, certain)
                 (inside if join == "all" else self.maybe).extend(gained)
             case "needs":
                 yield f"{indent}  parallel:"
@@ -140,8 +132,11 @@ class Writer:
                 yield from self.foreach(depth, indent, list(certain))
             case _:
                 yield f"{indent}  return: {{}}"
+        has_lane = kind in {"task", "poll"} and not self.in_items and depth > 0 and self.chance.random() < 0.2
+        if kind in {"task", "poll"} and not self.in_items:
+            yield from self.handlers(indent, certain, has_lane=has_lane)
         if kind in {"foreach", "task", "set", "poll", "signal"}:
-            (self.maybe if is_conditional else inside).append(name)
+            (self.maybe if is_conditional or has_lane else inside).append(name)
         if not is_conditional:
             certain[:] = inside
 
@@ -165,6 +160,32 @@ class Writer:
         if self.chance.random() < 0.5:
             yield f"{indent}    output: {self.reference(certain)}"
         self.maybe, self.in_items = outside, False
+
+    def branches(self, depth: int, indent: str, certain: list[str]) -> Generator[str, None, list[str]]:
+        """Write the branches of a parallel block; return the steps that are certain in one of them."""
+        yield f"{indent}    branches:"
+        gained: list[str] = []
+        for branch in range(self.chance.randint(2, 3)):
+            beside = list(certain)
+            yield f"{indent}      b{branch}:"
+            # The first step of each is sure to run, so that every join can be satisfied.
+            yield from self.sure(f"{indent}        ", beside)
+            yield from self.block(depth - 1, f"{indent}        ", beside)
+            gained += [each for each in beside if each not in certain]
+        return gained
+
+    def handlers(self, indent: str, certain: list[str], *, has_lane: bool) -> Iterator[str]:
+        """Write error handlers, with steps or not, or now and then none."""
+        if not has_lane and self.chance.random() < 0.6:
+            return
+        yield f"{indent}  on_error:"
+        if self.chance.random() < 0.5:
+            yield f"{indent}    - {{match: X, then: retry, max: {self.chance.randint(1, 3)}, backoff: 3s}}"
+        if has_lane:
+            yield f"{indent}    - match: NON_RETRYABLE"
+            yield f"{indent}      steps:"
+            yield from self.block(0, f"{indent}        ", list(certain))
+        yield f'{indent}    - {{match: "*", then: continue, value: "${{ error.code }}"}}'
 
 
 def definition(seed: int) -> Graph:

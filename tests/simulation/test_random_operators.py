@@ -25,6 +25,7 @@ from engine.states import (
     STEP_MOVES,
     STEP_TERMINAL,
     Action,
+    Compensation,
     Control,
     InstanceState,
     StepState,
@@ -72,6 +73,7 @@ class Operators:
 
     decisions: Sequence[tuple[float, Recovered]]
     cancel_at: float | None
+    undoes: bool  # whether the cancel asks for that
     pauses: Sequence[tuple[float, bool]]  # when, and whether it is a pause or a resume
     signals: Sequence[tuple[float, str, int, float]]
     breakpoints: frozenset[str]
@@ -82,6 +84,7 @@ OPERATORS = st.builds(
     Operators,
     st.lists(DECISIONS, min_size=5, max_size=40),
     st.sampled_from([None, None, None, 0.5, 6.0, 300.0]),
+    st.booleans(),
     PAUSES,
     SENDINGS,
     st.frozensets(st.sampled_from(["s1", "s2", "s4", "s6"]), max_size=2),
@@ -125,7 +128,7 @@ def run(
     for at, name, payload, lives_seconds in operators.signals:
         simulation.signal_at(at, name, payload, lives_seconds=lives_seconds)
     if operators.cancel_at is not None:
-        simulation.cancel_at(operators.cancel_at, "a test wants it")
+        simulation.cancel_at(operators.cancel_at, "a test wants it", compensate=operators.undoes)
     return simulation.run(), seen
 
 
@@ -165,10 +168,27 @@ def test_operators_break_nothing(
         assert instance.state is InstanceState.NEEDS_RECOVERY
         assert instance.error is not None
     if operators.cancel_at is not None and instance.state not in INSTANCE_TERMINAL:
-        raise AssertionError("a cancelled instance ends")
+        assert instance.compensation is Compensation.BEGUN, "a cancelled instance ends, or a compensation has failed"
     if instance.state is InstanceState.SUCCEEDED and instance.ending_as is None:
         flow = Flow(made)
         assert not any(joining.holds(flow, step) for step in instance.steps.values())
+    check_undone(Flow(made), instance)
+
+
+def check_undone(flow: Flow, instance: Instance) -> None:
+    """Nothing is undone that had no effect, nor before its time; what is done is undone, the last first."""
+    undone = {name: instance.steps.get(node.id) for name, node in flow.compensations.items()}
+    begun = {name: step for name, step in undone.items() if step is not None}
+    if instance.compensation in {None, Compensation.WANTED}:
+        assert not begun
+    assert all(instance.steps[name].may_have_effect for name in begun)
+    if instance.compensation is Compensation.DONE:
+        assert instance.state in {InstanceState.FAILED, InstanceState.CANCELLED}
+        assert {name for name in undone if (step := instance.steps.get(name)) and step.may_have_effect} == set(begun)
+    order = sorted(begun, key=lambda name: (begun[name].finished_at or 2**62, begun[name].id))
+    ends = [instance.steps[name].finished_at or 0 for name in order]
+    if len({step.finished_at for step in begun.values()}) == len(begun):
+        assert ends == sorted(ends, reverse=True)
 
 
 @settings(max_examples=30, deadline=None)

@@ -15,6 +15,8 @@ from definitions.graph import (
     ForeachSpec,
     ForkSpec,
     Graph,
+    Handler,
+    Handling,
     JoinPolicy,
     JoinSpec,
     LaneSpec,
@@ -29,6 +31,7 @@ from definitions.graph import (
     TaskSpec,
     UntilSpec,
     WaitSpec,
+    handler_case,
 )
 from definitions.template import compile_template
 from orbit.jsontext import Json
@@ -48,9 +51,22 @@ class Block:
     join: JoinPolicy = JoinPolicy.ALL
     at_least: int = 0
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    handlers: Sequence[tuple[Handler, Sequence["Block"]]] = ()
+    compensate: TaskSpec | None = None
 
     def only_if(self, when: str) -> "Block":
         return replace(self, when=when)
+
+    def undone(self, params: Json = None, **changes: Any) -> "Block":
+        """Add a compensation; `changes` are fields of TaskSpec."""
+        return replace(self, compensate=task_spec(f"undo.{self.id}", params, **changes))
+
+    def on_error(self, match: str, then: Handling | Sequence["Block"], value: Json = None, **changes: Any) -> "Block":
+        """Add an error handler: a way of handling, or its steps; `changes` are fields of Handler."""
+        lane: Sequence[Block] = [] if isinstance(then, Handling) else then
+        template = compile_template(value) if then is Handling.CONTINUE else None
+        handler = Handler(match, then if isinstance(then, Handling) else Handling.STEPS, value=template, **changes)
+        return replace(self, handlers=[*self.handlers, (handler, lane)])
 
 
 def task_spec(type_: str = "do.it", params: Json = None, **changes: Any) -> TaskSpec:
@@ -172,6 +188,7 @@ class _Lowering:
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self.inside: tuple[str, str] | None = None
+        self.error_of: str | None = None
 
     def sequence(self, blocks: Sequence[Block], ends: Ends) -> Ends:
         for block in blocks:
@@ -186,11 +203,12 @@ class _Lowering:
 
     def block(self, block: Block, ends: Ends) -> int:
         when = None if block.when is None else compile_expression(block.when)
+        handlers = tuple(handler for handler, _ in block.handlers)
         line = len(self.nodes) + 1
-        node = Node(block.id, block.kind, block.spec, when, None, line, 1)
-        index = self.node(node, ends)
+        node = Node(block.id, block.kind, block.spec, when, None, line, 1, handlers=handlers, error_of=self.error_of)
+        index = self.node(replace(node, compensate=block.compensate), ends)
         if not block.parts:
-            return index
+            return self.handled(block, index)
         if block.kind is NodeKind.FOREACH:
             inside, self.inside, self.within = self.inside, None, block.id
             self.sequence(block.parts["each item"], [])
@@ -208,6 +226,21 @@ class _Lowering:
         spec = JoinSpec(block.join, block.id, block.at_least)
         join = Node(f"{block.id}.end", NodeKind.JOIN, spec, None, None, 0, 0)
         return self.node(join, [end for label, ends in lanes.items() if label not in needed for end in ends])
+
+    def handled(self, block: Block, index: int) -> int:
+        """Add the steps of a block's handlers and the join behind them; without such steps it is its own end."""
+        outside, self.error_of = self.error_of, block.id
+        ends = [
+            end
+            for place, (_, lane) in enumerate(block.handlers)
+            if lane
+            for end in self.sequence(lane, [(index, handler_case(place))])
+        ]
+        self.error_of = outside
+        if not ends:
+            return index
+        spec = JoinSpec(JoinPolicy.ALL, block.id)
+        return self.node(Node(f"{block.id}.handled", NodeKind.JOIN, spec, None, None, 0, 0), [(index, None), *ends])
 
 
 def graph(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from definitions.graph import Graph
+from definitions.graph import Graph, Handling
 from definitions.template import compile_template
 from tests.support.graphs import (
     Block,
@@ -119,6 +119,11 @@ def steps(draw: st.DrawFn, names: Names, depth: int) -> Block:
             block = parallel(name, lanes, draw(JOINS), at_least=draw(st.integers(1, count)))
         case _:
             block = draw(dependency_graphs(name, names, depth))
+    if kind in {"task", "poll", "set", "until"} and not names.in_items:
+        block = draw(handled(block, names, depth, may_retry=kind in {"task", "poll"}))
+    if kind in {"task", "poll", "until"} and not names.in_items and draw(st.integers(0, 2)) == 0:
+        params = draw(st.sampled_from([None, {"n": "${ input.n }"}, {"x": "${ input.missing }"}]))
+        block = block.undone(params, timeout_seconds=draw(st.sampled_from([5.0, 60.0])), start_within_seconds=20.0)
     return block.only_if(draw(names.conditions())) if draw(st.integers(0, 3)) == 0 else block
 
 
@@ -151,6 +156,26 @@ def dependency_graphs(draw: st.DrawFn, name: str, names: Names, depth: int) -> B
 
 
 @st.composite
+def handled(draw: st.DrawFn, block: Block, names: Names, depth: int, *, may_retry: bool) -> Block:
+    """Give a step error handlers now and then; their values and steps read the error."""
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
+        match = draw(st.sampled_from(["*", "*", "NON_RETRYABLE", "STEP_TIMED_OUT", "TASK_FAILED", "POLL_EXHAUSTED"]))
+        then = draw(st.sampled_from([*Handling, Handling.RETRY, Handling.CONTINUE]))
+        if then is Handling.RETRY and may_retry:
+            gap = draw(st.sampled_from([0.0, 5.0, 100.0]))
+            block = block.on_error(match, then, retries_max=draw(st.integers(1, 2)), backoff_seconds=gap)
+        elif then is Handling.STEPS and depth:
+            told = put(names(), {"code": "${ error.code }", "details": "${ error.details }"})
+            block = block.on_error(match, [told, *draw(blocks(names, 0))])
+        elif then is Handling.FAIL:
+            block = block.on_error(match, then)
+        else:
+            value = draw(st.sampled_from([{"status": "${ error.class }"}, "${ error.missing }", None]))
+            block = block.on_error(match, Handling.CONTINUE, value)
+    return block
+
+
+@st.composite
 def workflows(draw: st.DrawFn, *, children: bool = True) -> Graph:
     names = Names(children=children)
     made = draw(blocks(names, 3)) or [wait(names(), 1.0)]
@@ -158,5 +183,5 @@ def workflows(draw: st.DrawFn, *, children: bool = True) -> Graph:
         *made,
         output=draw(st.sampled_from([None, {"n": "${ input.n }"}, "${ input.missing }"])),
         timeout=draw(st.sampled_from([10.0, 200.0, 1e6])),
-        on_failure=draw(st.sampled_from(["hold", "fail"])),
+        on_failure=draw(st.sampled_from(["hold", "fail", "compensate"])),
     )

@@ -22,6 +22,8 @@ from tests.support.guard import guard_spawn
 from tests.support.servers import Kind, Server, locked
 
 VERSION_TABLE = "alembic_version"
+_FORMAT_TABLE = "orbit_format"  # what a new database may store is written by its migration, and stays
+_READ_FORMATS = f"SELECT name, number, finalized_at FROM {_FORMAT_TABLE} ORDER BY name"  # noqa: S608
 
 
 class DatabaseKind(StrEnum):
@@ -138,14 +140,16 @@ class ServerDatabase:
         # An open transaction of a test would make emptying wait; failing fast names the test that left it.
         self._run("SET SESSION lock_wait_timeout = 10, innodb_lock_wait_timeout = 10, foreign_key_checks = 0")
         self._dirty_query = ""
+        self._formats: tuple[tuple[str, ...], ...] = ()
         self._database: Database | None = None
 
     def migrate(self) -> None:
         """Bring the new database to the newest schema."""
         upgrade(self.url)
-        tables = [row[0] for row in self._run("SHOW TABLES") if row[0] != VERSION_TABLE]
+        tables = [row[0] for row in self._run("SHOW TABLES") if row[0] not in {VERSION_TABLE, _FORMAT_TABLE}]
         checks = (f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in tables)  # noqa: S608
         self._dirty_query = " UNION ALL ".join(checks)
+        self._formats = self._run(_READ_FORMATS)
 
     def opened(self) -> Database:
         """Return the database as Orbit opens it, with its clock back at zero."""
@@ -155,9 +159,13 @@ class ServerDatabase:
         return self._database
 
     def empty(self) -> None:
-        """Empty the tables that have rows."""
+        """Empty the tables that have rows, and put the stored forms back."""
         for (name,) in self._run(self._dirty_query) if self._dirty_query else ():
             self._run(f"DELETE FROM {name}")  # noqa: S608
+        if self._dirty_query and self._run(_READ_FORMATS) != self._formats:
+            self._run(f"DELETE FROM {_FORMAT_TABLE}")  # noqa: S608
+            for name, number, at in self._formats:
+                self._run(f"INSERT INTO {_FORMAT_TABLE} VALUES ('{name}', {number}, {at})")  # noqa: S608
 
     def drop(self) -> None:
         """Close all connections and drop the database."""

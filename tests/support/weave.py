@@ -159,9 +159,9 @@ class Weave:
         command = Command(self.namespace_id, operation, instance_id.hex(), key, digest([operation]))
         return Order(command=command, actor=self.actor, instance_id=instance_id, reason="a test wants it", **fields)
 
-    def cancel(self, instance_id: bytes, **fields: Any) -> Json:
+    def cancel(self, instance_id: bytes, *, compensate: bool = False, **fields: Any) -> Json:
         order = self.order("instance.cancel", instance_id, **fields)
-        return self.controls.instance_cancel(order).data["instance"]
+        return self.controls.instance_cancel(order, compensate=compensate).data["instance"]
 
     def pause(self, instance_id: bytes, **fields: Any) -> Json:
         return self.controls.instance_pause(self.order("instance.pause", instance_id, **fields)).data["instance"]

@@ -15,7 +15,7 @@ from orbit.store.formats import formats_finalize
 from tests.database.engine.workflows import TWO_TASKS
 from tests.support.weave import Done, Handlers, Weave
 
-NEWER = {StoredFormat.GRAPH: 2, StoredFormat.STATE: 2}
+NEWER = {StoredFormat.GRAPH: 9, StoredFormat.STATE: 2}
 WAIT = """
 orbit: weave/1
 workflow: wait
@@ -75,7 +75,7 @@ def test_an_older_node_skips_newer_instances_and_explains_it(weave: Weave, newer
 def test_a_newer_graph_is_published_only_when_it_is_finalized(weave: Weave, database: Database) -> None:
     compiled = compile_definition(TWO_TASKS)
     assert compiled.graph is not None
-    newer = replace(compiled, graph=replace(compiled.graph, format=2))
+    newer = replace(compiled, graph=replace(compiled.graph, format=9))
 
     def publish() -> None:
         database.transaction(lambda tx: version_publish(tx, weave.namespace_id, newer, weave.actor))
@@ -84,5 +84,5 @@ def test_a_newer_graph_is_published_only_when_it_is_finalized(weave: Weave, data
         publish()
     database.transaction(lambda tx: formats_finalize(tx, NEWER))
     publish()
-    with pytest.raises(Unavailable, match="graph format 2"):
+    with pytest.raises(Unavailable, match="graph format 9"):
         weave.start("two")

@@ -14,7 +14,7 @@ from orbit.errors import InvalidRequest, StateConflict
 from pulse.claim import Assignment
 from pulse.states import ErrorClass
 from pulse.tables import task
-from tests.support.weave import Done, Weave
+from tests.support.weave import TYPES, Done, Weave
 
 MIXED = """
 orbit: weave/1
@@ -24,19 +24,25 @@ input: {type: object}
 timeout: 2h
 defaults: {queue: main, start_within: 10m, retry: {max_attempts: 2, backoff: 1s}}
 steps:
-  - {id: a, task: do.a@1}
+  - {id: a, task: do.a@1, compensate: {task: undo.a@1, input: {ok: "${ default(steps.a.output.ok, null) }"}}}
   - id: both
     parallel:
       join: all
       branches:
-        left: [{id: x, task: do.x@1}, {id: w, wait: {for: 1m}}]
-        right: [{id: y, task: do.y@1}]
+        left: [{id: x, task: do.x@1, compensate: {task: undo.x@1}}, {id: w, wait: {for: 1m}}]
+        right:
+          - id: y
+            task: do.y@1
+            compensate: {task: undo.y@1}
+            on_error:
+              - {match: BROKEN, then: retry, max: 1}
+              - {match: BROKEN, then: continue, value: {ok: false}}
   - id: p
     poll: {task: ask.p@1, input: {}, done_when: output.ok, every: 5s, max_rounds: 3, timeout: 10m}
   - {id: c, task: do.c@1, input: {a: "${ steps.a.output.ok }"}}
 output: {ok: "${ steps.c.output.ok }"}
 """
-STEPS = ("a", "x", "w", "y", "p", "c")
+STEPS = ("a", "x", "w", "y", "p", "c", "a.undo", "x.undo", "y.undo")
 SEEDS = int(os.environ.get("ORBIT_OPERATOR_SEEDS", "3"))
 INSTANCES = 3
 INSTANCES_MAX = 5  # with forks of held ones
@@ -51,6 +57,7 @@ class Run:
     def __init__(self, weave: Weave, seed: int) -> None:
         self.weave = weave
         self.random = Random(seed)
+        weave.types = (*TYPES, "undo.a", "undo.x", "undo.y")
         for number, ahead in ((1, "do.c@1"), (2, "do.a@1"), (3, "do.c@1")):
             text = MIXED.replace("version: 1", f"version: {number}").replace("c, task: do.c@1", f"c, task: {ahead}")
             weave.publish(text.replace("max_rounds: 3", f"max_rounds: {2 + number}"))
@@ -101,7 +108,7 @@ class Run:
             case "fork":
                 return len(self.instances) < INSTANCES_MAX and self.fork(instance)
             case "cancel" if random.random() < 0.1:
-                weave.cancel(instance)
+                weave.cancel(instance, compensate=random.random() < 0.7)
             case _:
                 return False
         return True

@@ -50,6 +50,13 @@ TASK = {
     "input": {"name": "${ input.name }"},
     "output": {"type": "object"},
 }
+UNDO = {key: value for key, value in TASK.items() if key != "output"}
+HANDLERS = [
+    {"match": "RETRYABLE", "then": "retry", "max": 2, "backoff": "1s"},
+    {"match": "E_1", "then": "continue", "value": {"code": "${ error.code }"}},
+    {"match": "E_2", "steps": [{"id": "h1", "wait": {"for": "1s"}}]},
+    {"match": "*", "then": "fail"},
+]
 WHOLE: dict[str, Any] = {
     "orbit": "weave/1",
     "workflow": "whole",
@@ -60,7 +67,15 @@ WHOLE: dict[str, Any] = {
     "on_failure": "hold",
     "defaults": {"queue": "d", "timeout": "2h"},
     "steps": [
-        {"id": "a", "title": "A task", "when": 'input.name == "x"', "timeout": "1h", **TASK},
+        {
+            "id": "a",
+            "title": "A task",
+            "when": 'input.name == "x"',
+            "timeout": "1h",
+            "on_error": HANDLERS,
+            "compensate": UNDO,
+            **TASK,
+        },
         {
             "id": "b",
             "branch": [

@@ -11,6 +11,7 @@ from engine.states import (
     InstanceState,
     StepState,
 )
+from tools import state_diagrams
 
 
 def test_every_state_has_its_moves_and_terminal_ones_have_none() -> None:
@@ -24,8 +25,10 @@ def test_every_state_has_its_moves_and_terminal_ones_have_none() -> None:
 
 
 def test_every_unfinished_instance_can_end() -> None:
-    # Cancel and fail must work from everywhere, so ENDING is one move away or already there.
-    assert all(InstanceState.ENDING in INSTANCE_MOVES[state] | {state} for state in INSTANCE_UNFINISHED)
+    # Cancel and fail must work from everywhere, so ENDING is one move away, or its end is decided already.
+    ends = {InstanceState.ENDING, InstanceState.COMPENSATING}
+    assert all(ends & (INSTANCE_MOVES[state] | {state}) for state in INSTANCE_UNFINISHED)
+    assert InstanceState.SUCCEEDED not in INSTANCE_MOVES[InstanceState.COMPENSATING]
     assert INSTANCE_MOVES[InstanceState.ENDING] >= INSTANCE_TERMINAL
 
 
@@ -41,3 +44,8 @@ def test_a_round_log_keeps_its_ends_and_counts_all() -> None:
     assert [entry.number for entry in log.first] == list(range(1, ROUNDS_KEPT + 1))
     assert [entry.number for entry in log.last] == list(range(31 - ROUNDS_KEPT, 31))
     assert log.counts == {"PROCESSING": 20, "FAILED": 10}
+
+
+def test_the_documents_draw_the_tables() -> None:
+    """`python -m tools.state_diagrams` writes them."""
+    assert state_diagrams.PAGE.read_text(encoding="utf-8") == state_diagrams.page()

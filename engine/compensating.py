@@ -1,0 +1,114 @@
+"""Compensation: what an instance has done is undone, one task after the other, before it ends FAILED or CANCELLED.
+
+It begins when no task of the instance is unfinished, so a review holds it. It covers every step whose effect is done or
+possible, in the reverse order in which they were decided; the task that undoes step `x` is the work of a step `x.undo`.
+A compensation that fails waits for a person and then goes on; its own failure has no handlers and is never undone.
+
+The surprising rule: once begun it is ended by a person's FAIL only. A cancel that comes meanwhile changes what the
+instance becomes, not what is undone.
+"""
+
+from __future__ import annotations
+
+from definitions.graph import Node, NodeKind
+from engine.draft import Draft
+from engine.flow import Flow
+from engine.instance import Failure, Instance, Step
+from engine.states import INSTANCE_TERMINAL, Compensation, Ending, InstanceState, StepState
+from engine.stimulus import LateSuccess
+
+AFTER_END = "step.effect_after_end"
+BEFORE = "before"  # the detail of a compensation's failure that keeps why the instance ends
+
+
+def is_underway(instance: Instance | Draft) -> bool:
+    """Tell whether an instance undoes what it did, or waits for a person to let it go on with that."""
+    return instance.compensation is Compensation.BEGUN
+
+
+def begin(draft: Draft) -> None:
+    """Begin to undo: the last task of an ending instance has ended."""
+    draft.move(InstanceState.COMPENSATING)
+    draft.compensation = Compensation.BEGUN
+    draft.record("instance.compensating", steps=[step.id for step in _to_undo(draft)])
+
+
+def next_node(draft: Draft) -> Node | None:
+    """Give the compensation to run next; None when all is undone."""
+    step = next(iter(_to_undo(draft)), None)
+    return None if step is None else draft.flow.compensations[step.id]
+
+
+def failed(draft: Draft, step: Step) -> None:
+    """Hold the instance for a person because a compensation has failed; why the instance ends is kept."""
+    draft.move(InstanceState.NEEDS_RECOVERY)
+    draft.error = _with_reason(step.failure, draft.error)
+    draft.record("instance.needs_recovery", error=draft.error.to_json())
+
+
+def go_on(draft: Draft) -> None:
+    """Take the compensation up again after a person has decided about the one that failed."""
+    draft.error = _reason_of(draft.error)
+    draft.move(InstanceState.COMPENSATING)
+    draft.record("instance.recovered", state=draft.state.value)
+
+
+def end_cancelled(draft: Draft, error: Failure) -> None:
+    """Let the instance end CANCELLED once all is undone; a compensation that failed still waits for a person."""
+    held = draft.error if draft.state is InstanceState.NEEDS_RECOVERY else None
+    draft.end_as(Ending.CANCELLED, error if held is None else _with_reason(held, error))
+
+
+def abandon(draft: Draft) -> None:
+    """End the instance FAILED with what is left not undone, as a person has decided."""
+    draft.compensation = Compensation.ABANDONED
+    draft.record("instance.compensation_abandoned", steps=[step.id for step in _to_undo(draft)])
+    draft.move(InstanceState.ENDING)
+    draft.end_as(Ending.FAILED, draft.error)
+
+
+def effect_seen(draft: Draft, late: LateSuccess) -> None:
+    """Take note that a task did its work although it had ended otherwise: to be undone too, or after the end an alarm.
+
+    A terminal instance never changes, so its step stays as it is and a person has to see to the effect.
+    """
+    if draft.state in INSTANCE_TERMINAL:
+        draft.record(AFTER_END, late.step, round=late.round)
+        return
+    step = draft.steps[late.step]
+    draft.change(step, doubts=step.doubts + 1)
+    draft.record("step.late_success", late.step, round=late.round)
+
+
+def refusal(flow: Flow, instance: Instance, step: str) -> str | None:
+    """Say why a decision about a step does not fit an instance that undoes what it did; None if it does."""
+    if is_underway(instance) and step not in flow.undoing:
+        return "the instance undoes what it did: only a compensation can be recovered"
+    return None
+
+
+def _to_undo(draft: Draft) -> list[Step]:
+    order = draft.flow.order
+    left = [
+        step
+        for name, node in draft.flow.compensations.items()
+        if node.id not in draft.steps and (step := draft.steps.get(name)) is not None and _may_have_effect(draft, step)
+    ]
+    # Steps that were decided by one advance have one instant; then the flow's own order says which came later.
+    return sorted(left, key=lambda step: (step.finished_at or 0, order[step.id]), reverse=True)
+
+
+def _may_have_effect(draft: Draft, step: Step) -> bool:
+    # What a child did before it failed or was cancelled is there, unless it has undone that itself.
+    has_child = draft.flow.nodes[step.id].kind is NodeKind.WORKFLOW and step.task_id is not None
+    return step.may_have_effect or (has_child and step.state in {StepState.FAILED, StepState.CANCELLED})
+
+
+def _with_reason(error: Failure, reason: Failure | None) -> Failure:
+    kept = {} if reason is None else {BEFORE: reason.to_json()}
+    return Failure(error.code, error.message, {**(error.details or {}), **kept})
+
+
+def _reason_of(error: Failure | None) -> Failure | None:
+    kept = None if error is None else (error.details or {}).get(BEFORE)
+    return None if kept is None else Failure.from_json(kept)
