@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from orbit.schemas.pattern_syntax import PatternError
@@ -35,7 +35,12 @@ def patterns() -> st.SearchStrategy[str]:
 @settings(max_examples=300)
 def test_a_pattern_matches_what_pythons_own_does(text: str, samples: list[str]) -> None:
     oracle = re.compile(text, re.ASCII)
-    made = Pattern(text)
+    try:
+        made = Pattern(text)
+    except PatternError as refused:
+        # A group may turn out to be nothing but an anchor, which the dialect does not repeat.
+        assert "an anchor can't be repeated" in str(refused)
+        reject()
     for sample in ["", *samples]:
         assert made.search(sample) == (oracle.search(sample) is not None), sample
 
