@@ -89,6 +89,13 @@ def test_every_anchor_inside_a_document_exists(texts: dict[str, str]) -> None:
     assert dead == []
 
 
+def test_every_decision_has_a_number_of_its_own() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    for page in pages:
+        assert page.read_text().startswith(f"# {page.name[:4]} "), page.name
+
+
 def anchors(page: Path) -> set[str]:
     """Name a page's headings as they are linked to: lower case, without punctuation, spaces as dashes."""
     headings = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
