@@ -39,7 +39,8 @@ def test_a_pattern_matches_what_pythons_own_does(text: str, samples: list[str]) 
         made = Pattern(text)
     except PatternError as refused:
         # A group may turn out to be nothing but an anchor, which the dialect does not repeat.
-        assert "an anchor can't be repeated" in str(refused)
+        if "an anchor can't be repeated" not in str(refused):
+            raise
         reject()
     for sample in ["", *samples]:
         assert made.search(sample) == (oracle.search(sample) is not None), sample
