@@ -146,9 +146,13 @@ def test_what_an_instance_has_begun_before_the_named_steps_is_unchanged(
 
 def descendants(graph: Graph, steps: set[str]) -> set[str]:
     found = set(steps)
-    for edge in sorted(graph.edges, key=lambda edge: edge.target):
-        if graph.nodes[edge.source].id in found:
-            found.add(graph.nodes[edge.target].id)
+    sources: dict[int, set[int]] = {}
+    for edge in graph.edges:
+        sources.setdefault(edge.target, set()).add(edge.source)
+    for place, node in enumerate(graph.nodes):  # in topological order; the steps of items come after their foreach
+        before = {graph.nodes[source].id for source in sources.get(place, set())} | {node.within}
+        if before & found:
+            found.add(node.id)
     return found
 
 
