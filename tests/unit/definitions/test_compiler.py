@@ -244,14 +244,6 @@ def test_what_the_language_does_not_have_yet_is_refused(text: str) -> None:
     assert codes(f"- {{id: a, task: t.a@1, {text}}}") == ["NOT_YET_SUPPORTED"]
 
 
-@pytest.mark.parametrize(
-    "step",
-    [],
-)
-def test_step_kinds_of_the_full_language_are_refused(step: str) -> None:
-    assert set(codes(step)) == {"NOT_YET_SUPPORTED"}
-
-
 @pytest.mark.parametrize("key", ["redact: [/x]", "labels: {a: b}"])
 def test_top_level_keys_of_the_full_language_are_refused(key: str) -> None:
     assert codes("- {id: a, task: t.a@1}", f"{key}\n") == ["NOT_YET_SUPPORTED"]
