@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 _log = get_logger(__name__)
 
-ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 8
 _BACKOFF_SECONDS = 0.005
 _AWAY_ATTEMPTS_MAX = 2
 # A stale connection fails at once and the next one works; a server that let us wait longer would do so again.
@@ -101,7 +101,7 @@ class Database:
         """Run `work` in one transaction and return its result after COMMIT.
 
         Raises whatever `work` raises (rolled back), Unavailable if the database is away or still too contended after
-        five runs. `work` may run more than once, see Transaction.
+        eight runs. `work` may run more than once, see Transaction.
         """
         if _holding.get():
             message = "a transaction was asked for inside a transaction"

@@ -11,7 +11,8 @@ from typing import Any
 from orbit.database import Database
 from tests.support.waiting import wait_until
 
-SETTLE_SECONDS = 3.0
+# A worker that is on its way to a server has ten seconds for it, and its end does not wait for that thread.
+SETTLE_SECONDS = 12.0
 
 
 def threads() -> set[threading.Thread]:

@@ -36,4 +36,6 @@ def test_r075_how_to_send_again_is_documented() -> None:
 
 
 def test_r178_limits_set_no_order() -> None:
-    assert "Concurrency limits and keys set no order: a retried task may be passed by a later one." in words("limits.md")
+    assert "Concurrency limits and keys set no order: a retried task may be passed by a later one." in words(
+        "limits.md"
+    )

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,10 +35,18 @@ def recorded() -> Iterator[list[tuple[str, Any]]]:
     def keep(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
         statements.append((statement, parameters))
 
+    send = Transaction._send  # noqa: SLF001  (hot statements pass SQLAlchemy by)
+
+    def keep_hot(tx: Transaction, texts: Sequence[str]) -> Any:
+        statements.extend((text.replace("%", "%%"), ()) for text in texts)
+        return send(tx, texts)
+
     event.listen(Engine, "before_cursor_execute", keep)
+    Transaction._send = keep_hot  # type: ignore[method-assign, assignment]  # noqa: SLF001
     try:
         yield statements
     finally:
+        Transaction._send = send  # type: ignore[method-assign]  # noqa: SLF001
         event.remove(Engine, "before_cursor_execute", keep)
 
 

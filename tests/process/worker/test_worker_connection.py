@@ -139,6 +139,7 @@ def test_r168_without_a_lease_the_handler_is_told_while_still_disconnected() -> 
         reason, told_at = reasons[0]
         assert reason == "LEASE_LOST"
         assert told_at - cut_at < 1.2, "told before the server may give the task to another"
+        wait_until(lambda: layer.states()["WAITING"] == 1)
         proxy.refusing = False
         wait_until(lambda: layer.states()["SUCCEEDED"] == 1, timeout=20)
         assert worker.drain()
