@@ -86,17 +86,38 @@ class _Builder:
         for source in _bits(sources):
             self.follow[source] |= targets
 
+    def anchors(self, *, is_start: bool) -> int:
+        """Return the positions that are anchors to the text's start, or to its end."""
+        return sum(1 << place for place, symbol in enumerate(self.symbols) if symbol == Anchor(is_start))
+
     def merge_anchors(self, last: int) -> int:
         """Let anchors of one kind that follow each other stand at the same place of the text."""
         for is_start in (True, False):
-            same = [place for place, symbol in enumerate(self.symbols) if symbol == Anchor(is_start)]
-            for _ in same:
-                for place in same:
-                    for other in same:
-                        if self.follow[place] >> other & 1:
-                            self.follow[place] |= self.follow[other]
-                            last |= (last >> other & 1) << place
+            same = self.anchors(is_start=is_start)
+            steps = [(place, _bits(self.follow[place] & same)) for place in reversed(_bits(same))]
+            grew = True
+            while grew:  # what follows lies behind, except around repetitions: two or three turns do
+                grew = False
+                for place, others in steps:
+                    before = self.follow[place]
+                    for other in others:
+                        self.follow[place] |= self.follow[other]
+                    grew = grew or self.follow[place] != before
+            ending = last & same
+            last |= sum(1 << place for place, _ in steps if self.follow[place] & ending and not last >> place & 1)
         return last
+
+    def is_met_by_nothing(self, first: int, last: int) -> bool:
+        """Tell whether anchors alone lead through the pattern: the empty text's start is its end too."""
+        anchors = self.anchors(is_start=True) | self.anchors(is_start=False)
+        reached, new = 0, first & anchors
+        while new:
+            reached |= new
+            after = 0
+            for place in _bits(new):
+                after |= self.follow[place]
+            new = after & anchors & ~reached
+        return bool(reached & last)
 
 
 class Pattern:
@@ -110,8 +131,9 @@ class Pattern:
         self._follow = builder.follow
         self._first = part.first
         self._is_empty = part.is_empty
-        self._start = sum(1 << place for place, symbol in enumerate(self._symbols) if symbol == Anchor(is_start=True))
-        self._end = sum(1 << place for place, symbol in enumerate(self._symbols) if symbol == Anchor(is_start=False))
+        self._is_met_by_nothing = builder.is_met_by_nothing(part.first, part.last)
+        self._start = builder.anchors(is_start=True)
+        self._end = builder.anchors(is_start=False)
         self._fits: dict[str, int] = {}
         # What follows the positions of each byte of a set, by that byte; -1 is not computed yet.
         self._tables = [[-1] * 256 for _ in range((len(self._symbols) + 7) // 8)]
@@ -127,6 +149,8 @@ class Pattern:
         """Tell whether the pattern matches somewhere in a text."""
         if self._is_empty:
             return True
+        if not text:
+            return self._is_met_by_nothing
         answered = self._answered
         if answered is not None and answered[0] == text:
             return answered[1]  # a schema may apply the same pattern to the same text many times
