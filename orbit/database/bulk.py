@@ -28,27 +28,12 @@ Key = str | tuple[str, ...]
 def insert_literals(table: Table, rows: Rows) -> str:
     """Write the statement that inserts rows with the columns of the first one.
 
-    Numbers are written in decimal, everything else in hexadecimal: there is nothing to escape, and the server takes the
-    rows as they come, at half of what JSON_TABLE costs it.
+    The server takes literals as they come, at half of what JSON_TABLE costs it.
     """
     columns = tuple(rows[0])
-    values = "),(".join([",".join([_stored(row[name]) for name in columns]) for row in rows])
+    values = "),(".join([",".join([literal(row[name]) for name in columns]) for row in rows])
     # The names are columns of our own tables, never input: so in all statements of this module.
     return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({values})"  # noqa: S608
-
-
-def _stored(value: Any) -> str:
-    kind = type(value)
-    if kind is int:
-        return str(value)
-    if kind is bytes:
-        return f"X'{value.hex()}'"
-    if value is None:
-        return "NULL"
-    if kind is bool:
-        return "1" if value else "0"
-    assert isinstance(value, str), f"no literal for a {kind.__name__}"
-    return f"X'{value.encode('utf-8').hex()}'"
 
 
 def update_text(table: Table, key: Key, rows: Rows, where: Mapping[str, Any]) -> str:

@@ -215,11 +215,9 @@ class Transaction:
         """Read the database's clock. Call it after the transaction's last lock: a time read before a wait is stale."""
         if self.is_sqlite:
             return self._clock.local_now()
+        self.flush()  # a write that is still to be sent may have to wait for a lock
         if self._now is None:
-            self.flush()
-            now = int(self._send([_NOW])[0].rows[0][0])
-            # Not kept: only a clock that was read together with a lock is known to be asked for once.
-            return now + self._clock.offset_micros
+            self._now = int(self._send([_NOW])[0].rows[0][0])
         return self._now + self._clock.offset_micros
 
     def known(self, key: Hashable) -> bytes | None:
