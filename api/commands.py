@@ -19,7 +19,7 @@ from orbit.cli.options import Name, database_url
 @click.option("--max-unfinished-tasks", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True)
 @click.option("--url", help="The server's address, for those who read the file; ORBIT_URL where it is not in it.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The credentials file.")
-def bootstrap(database_url: str, output: Path, url: str | None, worker_access: bool, **rest: str | int) -> None:  # noqa: FBT001
+def bootstrap(database_url: str, output: Path, url: str | None, worker_access: bool, **rest: str | int) -> None:
     """Make application, namespace, environment, queue and a credential in a file that only you may read.
 
     Running it again keeps what exists, the credential in the file too. It is for all queues of the namespace. The
@@ -66,7 +66,7 @@ def bootstrap(database_url: str, output: Path, url: str | None, worker_access: b
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate chain (PEM): serve TLS.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key (PEM).")
 @click.option("--shared-port", is_flag=True, hidden=True)
-def server(settings: Path | None, shared_port: bool, **options: str | float | None) -> None:  # noqa: FBT001
+def server(settings: Path | None, shared_port: bool, **options: str | float | None) -> None:
     """Run a node until SIGTERM, which drains it. Each option is also ORBIT_NAME, or a line of the settings file."""
     import sys
 
@@ -109,7 +109,7 @@ def dev(folder: Path, port: int) -> None:
 @click.command()
 @click.option("--database-url", metavar="URL", help="Run on this database instead of an embedded one.")
 @click.option("--keep", is_flag=True, help="Keep the folder with the database and the logs, and print where it is.")
-def demo(database_url: str | None, keep: bool) -> None:  # noqa: FBT001
+def demo(database_url: str | None, keep: bool) -> None:
     """Run the payout workflow end to end on a node and a worker of its own, and show each step.
 
     Ends with 0 only if the instance has SUCCEEDED.
@@ -124,7 +124,7 @@ def demo(database_url: str | None, keep: bool) -> None:  # noqa: FBT001
 @click.command()
 @database_url
 @click.option("--repair", "is_repair", is_flag=True, help="Repair counters and places of waiting tasks.")
-def doctor(database_url: str, is_repair: bool) -> None:  # noqa: FBT001
+def doctor(database_url: str, is_repair: bool) -> None:
     """Recount every counter, look for tasks and instances that nobody would find, and print how durable a commit is.
 
     Nodes may run meanwhile. Ends with 0 only if nothing is wrong, after the repair if one is asked for. A repair adds

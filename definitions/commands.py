@@ -99,7 +99,7 @@ def graph(file: Path, form: str, output: Path | None, others: tuple[Path, ...]) 
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 @with_children
-def diff(old: Path, new: Path, as_json: bool, others: tuple[Path, ...]) -> None:  # noqa: FBT001  (click's way)
+def diff(old: Path, new: Path, as_json: bool, others: tuple[Path, ...]) -> None:
     """Say what the definition in NEW means for running instances of the one in OLD.
 
     The verdict is same, safe, safe-at STEPS (for instances that have begun none of them), needs-mapping (steps seem to

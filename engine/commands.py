@@ -39,7 +39,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def simulate(
     file: Path,
     script: Path,
-    as_json: bool,  # noqa: FBT001  (click's way)
+    as_json: bool,
     runs_max: int | None,
     others: tuple[Path, ...],
 ) -> None:

@@ -37,8 +37,8 @@ def cancel(  # noqa: PLR0913, PLR0917  (one for each option)
     reason: str,
     revision: int | None,
     key: str | None,
-    as_json: bool,  # noqa: FBT001  (click's way)
-    compensate: bool,  # noqa: FBT001  (as above)
+    as_json: bool,
+    compensate: bool,
 ) -> None:
     """End an instance as CANCELLED: what waits is cancelled, what runs is asked to stop.
 
@@ -55,7 +55,7 @@ def cancel(  # noqa: PLR0913, PLR0917  (one for each option)
 
 @click.command()
 @_operator
-def pause(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:  # noqa: FBT001
+def pause(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:
     """Let nothing of an instance begin any more; what runs goes on, and its results are kept.
 
     PAUSED says that nothing runs, PAUSING that something still does. Waits and time budgets stand still.
@@ -69,7 +69,7 @@ def pause(instance_id: str, reason: str, revision: int | None, key: str | None, 
 
 @click.command()
 @_operator
-def resume(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:  # noqa: FBT001
+def resume(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:
     """Let a paused instance go on, with what was left of every wait and budget."""
     from orbit.sdk.client import Client
 

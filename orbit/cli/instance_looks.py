@@ -23,7 +23,7 @@ _COUNT_DEFAULT = 50
 @click.option("--created-before", metavar="INSTANT", help="Started before this instant.")
 @click.option("--count", type=click.IntRange(1), default=_COUNT_DEFAULT, show_default=True, help="At most so many.")
 @as_json
-def list_(count: int, as_json: bool, **wanted: Any) -> None:  # noqa: FBT001
+def list_(count: int, as_json: bool, **wanted: Any) -> None:
     """List instances, the newest start first."""
     from itertools import islice
 
@@ -54,7 +54,7 @@ def list_(count: int, as_json: bool, **wanted: Any) -> None:  # noqa: FBT001
 @click.command()
 @click.argument("instance_id", metavar="ID")
 @as_json
-def explain(instance_id: str, as_json: bool) -> None:  # noqa: FBT001
+def explain(instance_id: str, as_json: bool) -> None:
     """Say why an instance is not moving: one line for each thing that it waits for."""
     from orbit.sdk.client import Client
 
@@ -73,7 +73,7 @@ def explain(instance_id: str, as_json: bool) -> None:  # noqa: FBT001
 @click.command()
 @click.argument("instance_id", metavar="ID")
 @as_json
-def history(instance_id: str, as_json: bool) -> None:  # noqa: FBT001
+def history(instance_id: str, as_json: bool) -> None:
     """Print what happened to an instance, in order."""
     from orbit.sdk.client import Client
 

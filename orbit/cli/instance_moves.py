@@ -18,7 +18,7 @@ from orbit.cli.options import as_json, print_json
 @click.option("--dry-run", is_flag=True, help="Say what would be copied and what would run again.")
 @click.option("--key", help="The identity of this command: the same again does nothing new. Random if not given.")
 @as_json
-def fork(instance_id: str, step: str, as_json: bool, key: str | None, **fields: Any) -> None:  # noqa: FBT001
+def fork(instance_id: str, step: str, as_json: bool, key: str | None, **fields: Any) -> None:
     """Run an instance again from STEP, as a new instance that copies the results before it.
 
     The instance has ended or waits for a person. The first line is the new instance's id.
@@ -47,7 +47,7 @@ def fork(instance_id: str, step: str, as_json: bool, key: str | None, **fields: 
 @click.option("--dry-run", is_flag=True, help="Say whether it could be, and do nothing.")
 @click.option("--key", help="The identity of this command: the same again does nothing new. Random if not given.")
 @as_json
-def migrate(instance_id: str, version: int, as_json: bool, key: str | None, **fields: Any) -> None:  # noqa: FBT001
+def migrate(instance_id: str, version: int, as_json: bool, key: str | None, **fields: Any) -> None:
     """Let a running instance go on with another VERSION of its workflow, if it has begun nothing that differs.
 
     Refused with all reasons otherwise; nothing is changed then.

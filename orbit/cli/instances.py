@@ -22,7 +22,7 @@ _HELD = "NEEDS_RECOVERY"
 @click.command()
 @click.argument("instance_id", metavar="ID")
 @as_json
-def show(instance_id: str, as_json: bool) -> None:  # noqa: FBT001
+def show(instance_id: str, as_json: bool) -> None:
     """Show an instance: its state, each step, and its output or error."""
     from orbit.sdk.client import Client
 
@@ -61,7 +61,7 @@ def watch(instance_id: str, timeout_seconds: float | None) -> None:
 @click.argument("instance_id", metavar="ID")
 @click.argument("step")
 @as_json
-def items(instance_id: str, step: str, as_json: bool) -> None:  # noqa: FBT001
+def items(instance_id: str, step: str, as_json: bool) -> None:
     """List the items of the foreach STEP that have begun, with their steps: fetch[3] is one of the fourth item.
 
     These are the names that `orbit instance recover --step` takes.

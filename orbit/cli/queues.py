@@ -8,7 +8,7 @@ from orbit.cli.options import as_json, print_json
 
 @click.command()
 @as_json
-def queues(as_json: bool) -> None:  # noqa: FBT001
+def queues(as_json: bool) -> None:
     """List the queues: how many tasks are unfinished, and the limits."""
     from orbit.sdk.client import Client
 

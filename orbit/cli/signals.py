@@ -26,7 +26,7 @@ _workflow = click.option("--workflow", help="TARGET is a business key of this wo
 )
 @click.option("--key", help="The identity of this command: the same again does nothing new. Random if not given.")
 @as_json
-def signal(target: str, name: str, workflow: str | None, as_json: bool, **rest: Json) -> None:  # noqa: FBT001
+def signal(target: str, name: str, workflow: str | None, as_json: bool, **rest: Json) -> None:
     """Send the signal NAME to the instance TARGET, or with --workflow by its business key.
 
     A wait takes it now, or when it is reached; a signal that comes before its instance is kept for it.
@@ -60,7 +60,7 @@ def signal(target: str, name: str, workflow: str | None, as_json: bool, **rest: 
 @click.argument("target", metavar="TARGET")
 @_workflow
 @as_json
-def signals(target: str, workflow: str | None, as_json: bool) -> None:  # noqa: FBT001
+def signals(target: str, workflow: str | None, as_json: bool) -> None:
     """List the signals of the instance TARGET, or with --workflow those that wait for its business key."""
     from msgspec import to_builtins
 

@@ -36,7 +36,7 @@ _version = click.argument("version", type=click.IntRange(1))
 
 @click.command("list")
 @as_json
-def list_(as_json: bool) -> None:  # noqa: FBT001
+def list_(as_json: bool) -> None:
     """List the workflows with their default versions."""
     from orbit.sdk.client import Client
 
@@ -53,7 +53,7 @@ def list_(as_json: bool) -> None:  # noqa: FBT001
 @click.command()
 @_name
 @as_json
-def show(workflow: str, as_json: bool) -> None:  # noqa: FBT001
+def show(workflow: str, as_json: bool) -> None:
     """Show a workflow and its versions with their states, the highest first."""
     from orbit.sdk.client import Client
 
@@ -79,7 +79,7 @@ def show(workflow: str, as_json: bool) -> None:  # noqa: FBT001
 @click.argument("version", type=click.IntRange(1), required=False)
 @click.option("--follow", is_flag=True, help="Unpin it: the highest version that is not retired, now and later.")
 @_manager
-def set_default(workflow: str, version: int | None, follow: bool, **rest: Any) -> None:  # noqa: FBT001
+def set_default(workflow: str, version: int | None, follow: bool, **rest: Any) -> None:
     """Pin the version of WORKFLOW that a start without a number runs, or with --follow let it be the highest again."""
     from orbit.sdk.client import Client
 
@@ -146,7 +146,7 @@ def activate(workflow: str, version: int, **rest: Any) -> None:
 @click.argument("old", type=click.IntRange(1))
 @click.argument("new", type=click.IntRange(1))
 @as_json
-def diff(workflow: str, old: int, new: int, as_json: bool) -> None:  # noqa: FBT001
+def diff(workflow: str, old: int, new: int, as_json: bool) -> None:
     """Say what version NEW means for running instances of version OLD, as `orbit diff` does for two files.
 
     Ends with 0 for same and safe.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @as_json
-def publish(file: Path, as_json: bool) -> None:  # noqa: FBT001
+def publish(file: Path, as_json: bool) -> None:
     """Publish the workflow definition in FILE (- is standard input).
 
     The same content again is the same version. A definition with mistakes is not published: all of them are shown, each
