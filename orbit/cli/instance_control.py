@@ -1,14 +1,14 @@
 """`orbit instance ...`: what an operator does to an instance. Each command asks for a reason, for the audit."""
 
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orbit.cli.options import JsonText, as_json, print_json
+from orbit.cli.options import JsonText, as_json, key_of, print_json
 
 if TYPE_CHECKING:
+    from orbit.sdk.client import Client
     from orbit.sdk.models import ControlResult
 
 CommandT = Callable[..., Any]
@@ -18,10 +18,13 @@ def _operator(command: CommandT) -> CommandT:
     """Add what every command takes: the instance, the reason, the revision, the key."""
     for decorate in (
         as_json,
+        key_of("command"),
         click.option(
-            "--key", help="The identity of this command: the same again does nothing new. Random if not given."
+            "--revision",
+            "expected_revision",
+            type=click.IntRange(1),
+            help="Only if the instance is still at this revision.",
         ),
-        click.option("--revision", type=click.IntRange(1), help="Only if the instance is still at this revision."),
         click.option("--reason", required=True, help="Why, for the audit."),
         click.argument("instance_id", metavar="ID"),
     ):
@@ -32,50 +35,29 @@ def _operator(command: CommandT) -> CommandT:
 @click.command()
 @_operator
 @click.option("--compensate", is_flag=True, help="Undo first what its steps have done, where the definition says how.")
-def cancel(  # noqa: PLR0913, PLR0917  (one for each option)
-    instance_id: str,
-    reason: str,
-    revision: int | None,
-    key: str | None,
-    as_json: bool,
-    compensate: bool,
-) -> None:
+def cancel(**said: Any) -> None:
     """End an instance as CANCELLED: what waits is cancelled, what runs is asked to stop.
 
     It says what the instance is then; `orbit watch ID` follows it to its end.
     """
-    from orbit.sdk.client import Client
-
-    with Client() as client:
-        done = client.cancel_instance(
-            instance_id, _key(key), reason=reason, expected_revision=revision, compensate=compensate
-        )
-    _say(done, as_json=as_json)
+    _control(lambda client: client.cancel_instance, **said)
 
 
 @click.command()
 @_operator
-def pause(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:
+def pause(**said: Any) -> None:
     """Let nothing of an instance begin any more; what runs goes on, and its results are kept.
 
     PAUSED says that nothing runs, PAUSING that something still does. Waits and time budgets stand still.
     """
-    from orbit.sdk.client import Client
-
-    with Client() as client:
-        done = client.pause_instance(instance_id, _key(key), reason=reason, expected_revision=revision)
-    _say(done, as_json=as_json)
+    _control(lambda client: client.pause_instance, **said)
 
 
 @click.command()
 @_operator
-def resume(instance_id: str, reason: str, revision: int | None, key: str | None, as_json: bool) -> None:
+def resume(**said: Any) -> None:
     """Let a paused instance go on, with what was left of every wait and budget."""
-    from orbit.sdk.client import Client
-
-    with Client() as client:
-        done = client.resume_instance(instance_id, _key(key), reason=reason, expected_revision=revision)
-    _say(done, as_json=as_json)
+    _control(lambda client: client.resume_instance, **said)
 
 
 @click.command()
@@ -88,9 +70,9 @@ def resume(instance_id: str, reason: str, revision: int | None, key: str | None,
 @click.option("--safety-statement", help="Why a retry can't repeat an effect; asked for where one is possible.")
 @click.option("--revision", type=click.IntRange(1), help="Only if the instance is at this revision; default: as it is.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and do nothing.")
-@click.option("--key", help="The identity of this decision: the same again does nothing new. Random if not given.")
+@key_of("decision")
 @as_json
-def recover(instance_id: str, action: str, revision: int | None, key: str | None, **rest: Any) -> None:
+def recover(instance_id: str, action: str, revision: int | None, key: str, **rest: Any) -> None:
     """Decide about a failed step, a step under review, or a held instance.
 
     retry starts the step anew, complete takes an output from you, skip goes on without it, fail ends a failed step's
@@ -112,11 +94,9 @@ def recover(instance_id: str, action: str, revision: int | None, key: str | None
             safety_statement=rest["safety_statement"],
             dry_run=rest["dry_run"] or None,
         )
-        done = client.recover_instance(instance_id, _key(key), request)
+        done = client.recover_instance(instance_id, key, request)
     if rest["as_json"]:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(done))
+        print_json(done)
         return
     click.echo(f"{done.instance.id}  {_change(done.before, done.after)}{'  (dry run)' if done.dry_run else ''}")
     before, after = done.before.get("step"), done.after.get("step")
@@ -128,15 +108,21 @@ def _change(before: dict[str, Any], after: dict[str, Any]) -> str:
     return f"{before['state']} -> {after['state']}"
 
 
-def _key(key: str | None) -> str:
-    return key or secrets.token_hex(16)
+def _control(
+    verb: Callable[["Client"], Callable[..., "ControlResult"]],
+    *,
+    instance_id: str,
+    key: str,
+    as_json: bool,
+    **said: Any,
+) -> None:
+    """Send a command with one of the client's methods and say how the instance is then."""
+    from orbit.sdk.client import Client
 
-
-def _say(done: "ControlResult", *, as_json: bool) -> None:
+    with Client() as client:
+        done = verb(client)(instance_id, key, **said)
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(done))
+        print_json(done)
         return
     instance = done.instance
     ending = "" if instance.ending_as is None else f" as {instance.ending_as}"

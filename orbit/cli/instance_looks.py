@@ -33,9 +33,7 @@ def list_(count: int, as_json: bool, **wanted: Any) -> None:
     with Client() as client:
         found = list(islice(client.list_instances(**query), count))
     if as_json:
-        from msgspec import to_builtins
-
-        print_json([to_builtins(each) for each in found])
+        print_json(found)
         return
     rows = [
         (
@@ -61,9 +59,7 @@ def explain(instance_id: str, as_json: bool) -> None:
     with Client() as client:
         found = client.explain_instance(instance_id)
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(found))
+        print_json(found)
         return
     click.echo(f"{found.state}: {found.summary}")
     for reason in found.waits_for:
@@ -80,9 +76,7 @@ def history(instance_id: str, as_json: bool) -> None:
     with Client() as client:
         entries = list(client.instance_history(instance_id))
     if as_json:
-        from msgspec import to_builtins
-
-        print_json([to_builtins(entry) for entry in entries])
+        print_json(entries)
         return
     for entry in entries:
         click.echo(entry_line(entry))

@@ -1,11 +1,10 @@
 """`orbit instance fork` and `migrate`: run an instance again from a step, let it go on with another version."""
 
-import secrets
 from typing import Any
 
 import click
 
-from orbit.cli.options import as_json, print_json
+from orbit.cli.options import as_json, key_of, print_json
 
 
 @click.command()
@@ -16,9 +15,9 @@ from orbit.cli.options import as_json, print_json
 @click.option("--business-key", help="The instance's own if not given.")
 @click.option("--safety-statement", help="Why an effect that is repeated does no harm; asked for where one could be.")
 @click.option("--dry-run", is_flag=True, help="Say what would be copied and what would run again.")
-@click.option("--key", help="The identity of this command: the same again does nothing new. Random if not given.")
+@key_of("command")
 @as_json
-def fork(instance_id: str, step: str, as_json: bool, key: str | None, **fields: Any) -> None:
+def fork(instance_id: str, step: str, as_json: bool, key: str, **fields: Any) -> None:
     """Run an instance again from STEP, as a new instance that copies the results before it.
 
     The instance has ended or waits for a person. The first line is the new instance's id.
@@ -26,11 +25,9 @@ def fork(instance_id: str, step: str, as_json: bool, key: str | None, **fields: 
     from orbit.sdk.client import Client
 
     with Client() as client:
-        done = client.fork_instance(instance_id, key or secrets.token_hex(16), step=step, **fields)
+        done = client.fork_instance(instance_id, key, step=step, **fields)
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(done))
+        print_json(done)
         return
     click.echo("(dry run)" if done.instance is None else done.instance.id)
     click.echo(f"copied  {', '.join(done.copied) or 'nothing'}", err=True)
@@ -45,9 +42,9 @@ def fork(instance_id: str, step: str, as_json: bool, key: str | None, **fields: 
 @click.option("--reason", required=True, help="Why, for the audit.")
 @click.option("--revision", "expected_revision", type=click.IntRange(1), help="Only if it is still at this revision.")
 @click.option("--dry-run", is_flag=True, help="Say whether it could be, and do nothing.")
-@click.option("--key", help="The identity of this command: the same again does nothing new. Random if not given.")
+@key_of("command")
 @as_json
-def migrate(instance_id: str, version: int, as_json: bool, key: str | None, **fields: Any) -> None:
+def migrate(instance_id: str, version: int, as_json: bool, key: str, **fields: Any) -> None:
     """Let a running instance go on with another VERSION of its workflow, if it has begun nothing that differs.
 
     Refused with all reasons otherwise; nothing is changed then.
@@ -57,15 +54,13 @@ def migrate(instance_id: str, version: int, as_json: bool, key: str | None, **fi
 
     with Client() as client:
         try:
-            done = client.migrate_instance(instance_id, key or secrets.token_hex(16), version=version, **fields)
+            done = client.migrate_instance(instance_id, key, version=version, **fields)
         except APIError as refused:
             for reason in (refused.details or {}).get("reasons", []):
                 click.echo(f"{reason['step'] or 'definition'}: {reason['what']}", err=True)
             raise
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(done))
+        print_json(done)
         return
     dry = "  (dry run)" if done.dry_run else ""
     click.echo(f"{done.instance.id}  version {done.from_version} -> {done.to_version}  {done.verdict}{dry}")

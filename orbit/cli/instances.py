@@ -71,9 +71,7 @@ def items(instance_id: str, step: str, as_json: bool) -> None:
     with Client() as client:
         found = list(client.instance_items(instance_id, step))
     if as_json:
-        from msgspec import to_builtins
-
-        print_json({"items": to_builtins(found)})
+        print_json({"items": found})
         return
     steps = [part for item in found for part in item.steps]
     for line in table(_STEP_HEAD, [_step_cells(part) for part in steps]):

@@ -2,7 +2,9 @@
 
 import json
 import re
+import secrets
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,17 @@ def _text(value: str) -> bytes | str:
     return Path(value[1:]).read_bytes() if value.startswith("@") else value
 
 
-def print_json(value: Json) -> None:
-    """Print an answer for programs: JSON, indented, with the characters as they are."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def print_json(value: Any) -> None:
+    """Print an answer for programs, objects of the SDK included: JSON, indented, with the characters as they are."""
+    from msgspec import to_builtins
+
+    click.echo(json.dumps(to_builtins(value), indent=2, ensure_ascii=False))
+
+
+def key_of(what: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Make the option for a write's idempotency key, a new one unless the user has one; `what` names the write."""
+    text = f"The identity of this {what}: the same again does nothing new. Random if not given."
+    return click.option("--key", default=lambda: secrets.token_hex(16), help=text)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")

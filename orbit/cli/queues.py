@@ -15,9 +15,7 @@ def queues(as_json: bool) -> None:
     with Client() as client:
         found = list(client.list_queues())
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(found))
+        print_json(found)
         return
     head = ("NAME", "STATE", "UNFINISHED", "MAX", "CONCURRENCY", "RATE/S", "REVISION", "ID")
     rows = [

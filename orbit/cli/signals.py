@@ -1,12 +1,11 @@
 """`orbit instance signal` and `orbit instance signals`: tell an instance something, and see what it was told."""
 
-import secrets
 from typing import TYPE_CHECKING
 
 import click
 
 from orbit.cli.instances import table
-from orbit.cli.options import JsonText, as_json, print_json
+from orbit.cli.options import JsonText, as_json, key_of, print_json
 from orbit.jsontext import Json
 
 if TYPE_CHECKING:
@@ -24,14 +23,14 @@ _workflow = click.option("--workflow", help="TARGET is a business key of this wo
 @click.option(
     "--ttl", "ttl_seconds", type=click.FloatRange(min=1), help="Seconds that it may wait; 7 days if not given."
 )
-@click.option("--key", help="The identity of this command: the same again does nothing new. Random if not given.")
+@key_of("command")
 @as_json
 def signal(target: str, name: str, workflow: str | None, as_json: bool, **rest: Json) -> None:
     """Send the signal NAME to the instance TARGET, or with --workflow by its business key.
 
     A wait takes it now, or when it is reached; a signal that comes before its instance is kept for it.
     """
-    from msgspec import UNSET, to_builtins
+    from msgspec import UNSET
 
     from orbit.sdk.client import Client
     from orbit.sdk.signal_models import SendSignal
@@ -42,14 +41,14 @@ def signal(target: str, name: str, workflow: str | None, as_json: bool, **rest: 
         signal_id=rest["signal_id"],
         ttl_seconds=rest["ttl_seconds"],
     )
-    key = rest["key"] or secrets.token_hex(16)
+    key = rest["key"]
     with Client() as client:
         if workflow is None:
             done = client.signal_instance(target, key, request)
         else:
             done = client.send_signal(workflow, target, key, request)
     if as_json:
-        print_json(to_builtins(done))
+        print_json(done)
         return
     sent = done.signal
     whom = f"to {sent.instance_id}" if sent.instance_id else f"kept until {sent.expires_at} for {sent.business_key}"
@@ -62,14 +61,12 @@ def signal(target: str, name: str, workflow: str | None, as_json: bool, **rest: 
 @as_json
 def signals(target: str, workflow: str | None, as_json: bool) -> None:
     """List the signals of the instance TARGET, or with --workflow those that wait for its business key."""
-    from msgspec import to_builtins
-
     from orbit.sdk.client import Client
 
     with Client() as client:
         found = list(client.instance_signals(target) if workflow is None else client.kept_signals(workflow, target))
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     for line in table(("SENT", "NAME", "STATE", "STEP", "PAYLOAD"), [_cells(each) for each in found]):
         click.echo(line)

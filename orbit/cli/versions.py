@@ -1,6 +1,5 @@
 """`orbit workflow ...`: published workflows and their versions; who changes one gives a reason, for the audit."""
 
-import secrets
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -8,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orbit.cli.instances import table
-from orbit.cli.options import as_json, print_json
+from orbit.cli.options import as_json, key_of, print_json
 
 if TYPE_CHECKING:
+    from orbit.sdk.client import Client
     from orbit.sdk.version_models import WorkflowChangeResult
 
 CommandT = Callable[..., Any]
@@ -20,10 +20,13 @@ def _manager(command: CommandT) -> CommandT:
     """Add what every change takes: the reason, the workflow's revision, the key."""
     for decorate in (
         as_json,
+        key_of("change"),
         click.option(
-            "--key", help="The identity of this change: the same again does nothing new. Random if not given."
+            "--revision",
+            "expected_revision",
+            type=click.IntRange(1),
+            help="Only if the workflow is still at this revision.",
         ),
-        click.option("--revision", type=click.IntRange(1), help="Only if the workflow is still at this revision."),
         click.option("--reason", required=True, help="Why, for the audit and for those who start instances."),
     ):
         command = decorate(command)
@@ -43,7 +46,7 @@ def list_(as_json: bool) -> None:
     with Client() as client:
         found = list(client.list_workflows())
     if as_json:
-        _print(found)
+        print_json(found)
         return
     rows = [(each.workflow, _default(each.default_version, pinned=each.default_pinned)) for each in found]
     for line in table(("NAME", "DEFAULT"), rows):
@@ -79,66 +82,42 @@ def show(workflow: str, as_json: bool) -> None:
 @click.argument("version", type=click.IntRange(1), required=False)
 @click.option("--follow", is_flag=True, help="Unpin it: the highest version that is not retired, now and later.")
 @_manager
-def set_default(workflow: str, version: int | None, follow: bool, **rest: Any) -> None:
+def set_default(version: int | None, follow: bool, **said: Any) -> None:
     """Pin the version of WORKFLOW that a start without a number runs, or with --follow let it be the highest again."""
-    from orbit.sdk.client import Client
-
     if (version is None) is not follow:
         message = "give a version, or --follow"
         raise click.UsageError(message)
-    with Client() as client:
-        done = client.set_default_version(
-            workflow, version, _key(rest), reason=rest["reason"], expected_revision=rest["revision"]
-        )
-    _say(done, as_json=rest["as_json"])
+    _change(lambda client: client.set_default_version, version=version, **said)
 
 
 @click.command()
 @_name
 @_version
 @_manager
-def deprecate(workflow: str, version: int, **rest: Any) -> None:
+def deprecate(**said: Any) -> None:
     """Let starts of a version warn with the reason; they are still accepted."""
-    from orbit.sdk.client import Client
-
-    with Client() as client:
-        done = client.deprecate_version(
-            workflow, version, _key(rest), reason=rest["reason"], expected_revision=rest["revision"]
-        )
-    _say(done, as_json=rest["as_json"])
+    _change(lambda client: client.deprecate_version, **said)
 
 
 @click.command()
 @_name
 @_version
 @_manager
-def retire(workflow: str, version: int, **rest: Any) -> None:
+def retire(**said: Any) -> None:
     """Refuse starts of a version with the reason. Instances that run on it go on.
 
     An unpinned default moves to the highest version that is left; a pinned one has to be set elsewhere first.
     """
-    from orbit.sdk.client import Client
-
-    with Client() as client:
-        done = client.retire_version(
-            workflow, version, _key(rest), reason=rest["reason"], expected_revision=rest["revision"]
-        )
-    _say(done, as_json=rest["as_json"])
+    _change(lambda client: client.retire_version, **said)
 
 
 @click.command()
 @_name
 @_version
 @_manager
-def activate(workflow: str, version: int, **rest: Any) -> None:
+def activate(**said: Any) -> None:
     """Take a deprecated or retired version back into use."""
-    from orbit.sdk.client import Client
-
-    with Client() as client:
-        done = client.activate_version(
-            workflow, version, _key(rest), reason=rest["reason"], expected_revision=rest["revision"]
-        )
-    _say(done, as_json=rest["as_json"])
+    _change(lambda client: client.activate_version, **said)
 
 
 @click.command()
@@ -156,7 +135,7 @@ def diff(workflow: str, old: int, new: int, as_json: bool) -> None:
     with Client() as client:
         found = client.diff_versions(workflow, old, new)
     if as_json:
-        _print(found)
+        print_json(found)
     else:
         click.echo(" ".join([found.verdict, *found.at]))
         for old_step, new_step in found.mapping.items():
@@ -172,20 +151,23 @@ def _default(version: int, *, pinned: bool) -> str:
     return f"{version} (pinned)" if pinned else str(version)
 
 
-def _key(rest: dict[str, Any]) -> str:
-    return rest["key"] or secrets.token_hex(16)
+def _change(
+    verb: Callable[["Client"], Callable[..., "WorkflowChangeResult"]],
+    *,
+    workflow: str,
+    version: int | None,
+    key: str,
+    as_json: bool,
+    **said: Any,
+) -> None:
+    """Make a change with one of the client's methods and say how the version is then."""
+    from orbit.sdk.client import Client
 
-
-def _print(value: Any) -> None:
-    from msgspec import to_builtins
-
-    print_json(to_builtins(value))
-
-
-def _say(done: "WorkflowChangeResult", *, as_json: bool) -> None:
+    with Client() as client:
+        done = verb(client)(workflow, version, key, **said)
     if as_json:
-        _print(done)
+        print_json(done)
         return
-    workflow, version = done.workflow, done.version
-    default = _default(workflow.default_version, pinned=workflow.default_pinned)
-    click.echo(f"{workflow.workflow} version {version.version}  {version.state}  default {default}")
+    found, changed = done.workflow, done.version
+    default = _default(found.default_version, pinned=found.default_pinned)
+    click.echo(f"{found.workflow} version {changed.version}  {changed.state}  default {default}")

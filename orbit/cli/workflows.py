@@ -1,6 +1,5 @@
 """`orbit publish` and `orbit start`: bring a definition to the server and run it."""
 
-import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orbit.cli.options import JsonText, as_json, print_json
+from orbit.cli.options import JsonText, as_json, key_of, print_json
 from orbit.jsontext import Json
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ def publish(file: Path, as_json: bool) -> None:
                 _show_findings(str(file), error.details)
             raise
     if as_json:
-        from msgspec import to_builtins
-
         print_json(
             {
                 "workflow": published.workflow,
@@ -45,8 +42,8 @@ def publish(file: Path, as_json: bool) -> None:
                 "digest": published.digest,
                 "bounds": published.bounds,
                 "deduplicated": published.deduplicated,
-                "diff": to_builtins(published.diff),
-                "warnings": to_builtins(published.warnings),
+                "diff": published.diff,
+                "warnings": published.warnings,
             }
         )
         return
@@ -70,9 +67,9 @@ def publish(file: Path, as_json: bool) -> None:
 @click.option("--business-key", help="Your own look-up string.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label to find it by; may be repeated.")
 @click.option("--pause-at", multiple=True, metavar="STEP", help="Pause before this step; may be repeated.")
-@click.option("--key", help="The identity of this start: the same again starts nothing new. Random if not given.")
+@key_of("start")
 @as_json
-def start(workflow: str, input_: Json, version: int | None, business_key: str | None, **rest: Any) -> None:
+def start(workflow: str, input_: Json, version: int | None, business_key: str, **rest: Any) -> None:
     """Start an instance of WORKFLOW and print its id, alone on a line, for `orbit watch`."""
     from msgspec import UNSET
 
@@ -88,7 +85,7 @@ def start(workflow: str, input_: Json, version: int | None, business_key: str | 
         pause_at=list(rest["pause_at"]) or None,
     )
     with Client() as client:
-        started = client.start_instance(rest["key"] or secrets.token_hex(16), request)
+        started = client.start_instance(rest["key"], request)
     _show_warnings(started.warnings)
     if rest["as_json"]:
         instance = started.instance
