@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,7 +18,7 @@ from orbit.sdk.models import (
     SubmitTask,
 )
 from orbit.sdk.type_models import Retry
-from tests.unit.sdk.scripted_server import CUT, Script, scripted_server
+from tests.unit.sdk.scripted_server import CUT, Script
 
 QUEUE = {
     "id": "1" * 32, "namespace_id": "3" * 32, "name": "images", "paused": False, "max_concurrency": 8,
@@ -27,18 +26,6 @@ QUEUE = {
     "revision": "1", "colour": "a field of tomorrow",
 }  # fmt: skip
 CREATE = CreateQueueRequest(name="images", max_concurrency=8, rate_per_second=100)
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    with scripted_server() as script:
-        yield script
-
-
-@pytest.fixture
-def client(script: Script) -> Iterator[Client]:
-    with Client(script.url, "key.secret", timeout_seconds=5) as client:
-        yield client
 
 
 def test_r018_create_queue_gives_a_typed_result(script: Script, client: Client) -> None:

@@ -1,27 +1,14 @@
 """Reviews, retries and moves by the client against a scripted server: what it sends and what it reads."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from orbit import Client, RescheduleTask, RetryTask, ReviewTask
 from orbit.sdk.errors import APIError
-from tests.unit.sdk.scripted_server import Script, scripted_server
+from tests.unit.sdk.scripted_server import Script
 
 ID, NEW = "1" * 32, "2" * 32
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    with scripted_server() as script:
-        yield script
-
-
-@pytest.fixture
-def client(script: Script) -> Iterator[Client]:
-    with Client(script.url, "key.secret", timeout_seconds=5) as client:
-        yield client
 
 
 def sent(script: Script) -> tuple[str, str, object]:

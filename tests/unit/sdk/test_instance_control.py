@@ -1,7 +1,6 @@
 """The operators' commands of client and command line against a scripted server: what they send and what they say."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,28 +8,10 @@ from orbit.cli import program
 from orbit.sdk.client import Client
 from orbit.sdk.errors import APIError
 from orbit.sdk.models import RecoverInstance
-from tests.unit.sdk.scripted_server import Script, scripted_server
+from tests.unit.sdk.scripted_server import Script
 
 ID = "1" * 32
 ENDING = {"id": ID, "state": "ENDING", "ending_as": "CANCELLED", "revision": "4"}
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    with scripted_server() as script:
-        yield script
-
-
-@pytest.fixture
-def client(script: Script) -> Iterator[Client]:
-    with Client(script.url, "key.secret", timeout_seconds=5) as client:
-        yield client
-
-
-@pytest.fixture
-def environment(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORBIT_URL", script.url)
-    monkeypatch.setenv("ORBIT_TOKEN", "key.secret")
 
 
 def test_a_cancel_carries_its_reason_and_its_revision(script: Script, client: Client) -> None:

@@ -1,7 +1,6 @@
 """Signals by client and command line against a scripted server: what they send and what they say."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,7 +8,7 @@ from orbit.cli import program
 from orbit.sdk.client import Client
 from orbit.sdk.models import StartInstance
 from orbit.sdk.signal_models import SendSignal
-from tests.unit.sdk.scripted_server import Script, scripted_server
+from tests.unit.sdk.scripted_server import Script
 
 ID = "1" * 32
 SENT = {
@@ -17,24 +16,6 @@ SENT = {
     "signal_id": "k", "sent_at": "2026-11-30T12:00:00.000000Z", "expires_at": "2026-12-07T12:00:00.000000Z",
 }  # fmt: skip
 KEPT = SENT | {"state": "KEPT", "payload": {"by": None}, "sent_by": "me", "taken_at": None, "step": None}
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    with scripted_server() as script:
-        yield script
-
-
-@pytest.fixture
-def client(script: Script) -> Iterator[Client]:
-    with Client(script.url, "key.secret", timeout_seconds=5) as client:
-        yield client
-
-
-@pytest.fixture
-def environment(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORBIT_URL", script.url)
-    monkeypatch.setenv("ORBIT_TOKEN", "key.secret")
 
 
 def test_the_client_sends_to_an_instance_and_by_business_key(script: Script, client: Client) -> None:

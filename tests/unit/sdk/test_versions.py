@@ -1,30 +1,17 @@
 """Versions in client and command line against a scripted server: what they send and what they say."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from orbit.cli import program
 from orbit.sdk.client import Client
-from tests.unit.sdk.scripted_server import Script, scripted_server
+from tests.unit.sdk.scripted_server import Script
 
 WORKFLOW = {"workflow": "pay.out", "default_version": 2, "default_pinned": True, "revision": "7"}
 VERSION = {"workflow": "pay.out", "version": 2, "state": "DEPRECATED", "state_reason": "slow", "digest": "a" * 64}
 CHANGED = {"deduplicated": False, "workflow": WORKFLOW, "version": VERSION}
 DIFF = {"against": 1, "verdict": "safe-at", "at": ["b"], "mapping": {"b": "c"}, "reasons": []}
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    with scripted_server() as script:
-        yield script
-
-
-@pytest.fixture
-def environment(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORBIT_URL", script.url)
-    monkeypatch.setenv("ORBIT_TOKEN", "key.secret")
 
 
 def test_each_change_goes_to_its_path_with_key_reason_and_revision(script: Script) -> None:
