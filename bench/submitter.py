@@ -4,15 +4,12 @@
 are made beforehand, so that what is measured is the server. A refusal ends it.
 """
 
-import http.client
 import json
 import os
 import sys
-import threading
-import time
-from urllib.parse import urlsplit
+from http import HTTPStatus
 
-from orbit.sdk.settings import from_environment
+from bench.sending import Request, send_all
 
 BATCH = 32
 
@@ -26,35 +23,14 @@ def bodies(tasks: int, prefix: str) -> list[bytes]:
     return [json.dumps({"items": items[at : at + BATCH]}).encode() for at in range(0, tasks, BATCH)]
 
 
-def submit(batches: list[bytes], failed: list[str]) -> None:
-    """Send batches over one connection, one after the other."""
-    connection = from_environment()
-    parts = urlsplit(connection.url)
-    headers = {"Authorization": f"Bearer {connection.token}", "Content-Type": "application/json"}
-    link = http.client.HTTPConnection(parts.hostname or "", parts.port)
-    for body in batches:
-        link.request("POST", "/v1/tasks:batch", body, headers)
-        answer = link.getresponse()
-        content = answer.read()
-        if answer.status != http.client.OK or b'"error"' in content:
-            failed.append(content[:500].decode())
-            return
-    link.close()
-
-
 def main(tasks: int, clients: int, prefix: str) -> None:
     """Submit and print how long it took."""
-    made = bodies(tasks, prefix)
-    failed: list[str] = []
-    threads = [threading.Thread(target=submit, args=(made[n::clients], failed)) for n in range(clients)]
-    began = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        sys.exit(failed[0])
-    print(time.monotonic() - began)
+    requests: list[Request] = [(body, {}) for body in bodies(tasks, prefix)]
+    send_all("/v1/tasks:batch", requests, clients, is_taken=_is_taken)
+
+
+def _is_taken(status: int, content: bytes) -> bool:
+    return status == HTTPStatus.OK and b'"error"' not in content
 
 
 if __name__ == "__main__":

@@ -7,14 +7,9 @@ Each instance is a task, a branch, two parallel tasks, their join and a final ta
 """
 
 import argparse
-import contextlib
 import os
-import secrets
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,25 +18,9 @@ from typing import Any
 import pymysql
 from sqlalchemy import make_url
 
-from api.bootstrap import Wanted, bootstrap_to_file
-from bench.pipeline import (
-    LIMITS,
-    ROOT,
-    SECONDS_MAX,
-    SETTLE_SECONDS,
-    Link,
-    bare_round_trip_micros,
-    node_process,
-    own_database,
-    process,
-    wait_a_moment,
-)
+from bench.stage import Link, Stage, stage
 from bench.waiting_instances import waiting_copies
-from migrations.upgrade import upgrade
 from orbit.clock import to_rfc3339
-from orbit.database import Database
-from orbit.store.tenancy import NamespaceName
-from tests.support.waiting import wait_until
 
 STEPS = 5
 WARM_UP = 5
@@ -92,46 +71,22 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=256, help="tasks that the worker runs at once")
     parser.add_argument("--open", type=int, nargs="*", default=[1_000, 200_000], help="waiting instances meanwhile")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="orbit-bench-"))
-    try:
-        with contextlib.ExitStack() as stack:
-            url = options.database_url or stack.enter_context(own_database(folder))
-            measure(stack, folder, url, options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with stage(options.database_url, capacity=options.capacity, definitions=(WORKFLOW, WAITING)) as found:
+        measure(found, options)
 
 
-def measure(stack: contextlib.ExitStack, folder: Path, database_url: str, options: argparse.Namespace) -> None:
+def measure(found: Stage, options: argparse.Namespace) -> None:
     """Run all parts and print their figures."""
-    upgrade(database_url)
-    credentials = folder / "credentials.json"
-    name = NamespaceName(f"bench-{secrets.token_hex(4)}", "default", "bench")
-    with contextlib.closing(Database.open(database_url)) as database:
-        token = bootstrap_to_file(database, Wanted(name, "bench", LIMITS, worker_access=True), credentials).token.text()
-    node, node_url = stack.enter_context(node_process(folder, database_url))
-    environment = {"ORBIT_URL": node_url, "ORBIT_CREDENTIALS_FILE": str(credentials)}
-    link = Link(node_url, token, "", node.pid)
-    link.queue_id = next(queue["id"] for queue in link.call("GET", "/v1/queues") if queue["name"] == "bench")
-    for text in (WORKFLOW, WAITING):
-        link.call("POST", "/v1/workflows", {"source": text})
-    wait_a_moment(SETTLE_SECONDS)
-    print(f"load average           {os.getloadavg()[0]:.2f}")
-    print(f"bare round trip        {bare_round_trip_micros(database_url):.0f} us (median of `select 1`, PyMySQL alone)")
-    print(f"node resident, idle    {link.resident_mib():.0f} MiB")
-    worker_environment = environment | {"BENCH_CAPACITY": str(options.capacity)}
-    worker = stack.enter_context(
-        process([str(ROOT / "bench" / "worker.py")], folder / "worker.log", worker_environment)
-    )
-    others = Others(worker.pid, database_pid(database_url))
-    wait_until(lambda: link.call("GET", "/v1/workers"), 60, what="the worker's connection")
+    link = found.link
+    others = Others(found.worker, database_pid(found.database_url))
     one_at_a_time(link, options.samples)
-    costs = [end_to_end(link, others, environment, options)]
-    apart(link, others, environment, options)
+    costs = [end_to_end(found, others, options)]
+    apart(found, others, options)
     for wanted in options.open:
         seed = link.call("POST", "/v1/instances", {"workflow": "waits"})["instance"]["id"]
-        waiting_copies(database_url, seed, wanted)
+        waiting_copies(found.database_url, seed, wanted)
         print(f"open instances         {wanted}")
-        costs.append(end_to_end(link, others, environment, options))
+        costs.append(end_to_end(found, others, options))
     if len(costs) > 1:
         print(f"cost, most to fewest   {costs[-1] / costs[1]:.2f} (node CPU for an instance)")
     print(f"node resident, after   {link.resident_mib():.0f} MiB")
@@ -206,12 +161,13 @@ def _micros(instance: Any, name: str) -> float:
     return time.mktime(time.strptime(seconds, "%Y-%m-%dT%H:%M:%S")) * 1e6 + int(fraction.ljust(6, "0"))
 
 
-def end_to_end(link: Link, others: Others, environment: dict[str, str], options: argparse.Namespace) -> float:
+def end_to_end(found: Stage, others: Others, options: argparse.Namespace) -> float:
     """Start instances while the worker works; measure to the last end. Return the node's CPU microseconds for one."""
+    link = found.link
     before = link.counters() | others.cpu_seconds()
     since = to_rfc3339(int(time.time() * 1e6))
     began = time.monotonic()
-    run_starter(environment, options, "both")
+    start(found, options, "both")
     wait_ended(link, since)
     seconds = time.monotonic() - began
     after = link.counters() | others.cpu_seconds()
@@ -227,11 +183,12 @@ def end_to_end(link: Link, others: Others, environment: dict[str, str], options:
     return cost
 
 
-def apart(link: Link, others: Others, environment: dict[str, str], options: argparse.Namespace) -> None:
+def apart(found: Stage, others: Others, options: argparse.Namespace) -> None:
     """Start instances while the queue is paused, then let them run to their ends."""
+    link = found.link
     link.pause(paused=True)
     since = to_rfc3339(int(time.time() * 1e6))
-    seconds = run_starter(environment, options, "apart")
+    seconds = start(found, options, "apart")
     print(f"start, nothing else    {options.instances / seconds:.0f} instances/s")
     before = link.counters() | others.cpu_seconds()
     began = time.monotonic()
@@ -256,14 +213,9 @@ def wait_ended(link: Link, since: str) -> None:
         sys.exit("an instance has failed")
 
 
-def run_starter(environment: dict[str, str], options: argparse.Namespace, prefix: str) -> float:
+def start(found: Stage, options: argparse.Namespace, prefix: str) -> float:
     """Run the starter to its end and return the seconds that it measured."""
-    command = [sys.executable, "-m", "bench.starter", str(options.instances), str(options.clients), prefix]
-    done = subprocess.run(  # noqa: S603  (our own command)
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment
-    )
-    assert 0 < float(done.stdout) < SECONDS_MAX
-    return float(done.stdout)
+    return found.send("bench.starter", options.instances, options.clients, prefix)
 
 
 if __name__ == "__main__":
