@@ -148,15 +148,15 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
             continue
         if attempt.state is AttemptState.RUNNING and task.id not in settlements:
             faults = _misfits(tx, item, task, around)
-            if faults:
-                item = replace(item, output_fault=RejectCode.OUTPUT_MISMATCH)  # noqa: PLW2901
-            settlement = _judge(item, task, attempt, faults, now=now)
+            judged = replace(item, output_fault=RejectCode.OUTPUT_MISMATCH) if faults else item
+            settlement = _judge(judged, task, attempt, faults, now=now)
             settlements[task.id] = settlement
-            kept.append(_row(item, task, ReceiptKind.ACCEPTED))
+            # What the report means is what was sent: the same again is a duplicate, whatever was found in it.
+            kept.append(_row(judged, task, ReceiptKind.ACCEPTED, meaning=item.meaning()))
             state = settled_state(settlement.decision)
-            outcomes.append(ReportOutcome(item.message_id, ReceiptKind.ACCEPTED, item.output_fault, state))
+            outcomes.append(ReportOutcome(item.message_id, ReceiptKind.ACCEPTED, judged.output_fault, state))
         else:
-            kept.append(_row(item, task, ReceiptKind.LATE))
+            kept.append(_row(item, task, ReceiptKind.LATE, meaning=item.meaning()))
             evidence += _evidence(item, task, attempt)
             if item.outcome is Outcome.SUCCEEDED:
                 late.append(task)
@@ -206,14 +206,14 @@ def _again(item: Report, *, is_same: bool, state: TaskState) -> ReportOutcome:
     return ReportOutcome(item.message_id, ReceiptKind.REJECTED, RejectCode.MESSAGE_CONFLICT, state)
 
 
-def _row(item: Report, task: LockedTask, receipt: ReceiptKind) -> ResultRow:
+def _row(item: Report, task: LockedTask, receipt: ReceiptKind, *, meaning: bytes) -> ResultRow:
     error = None if item.error is None else _task_error(item.error).as_text()
     return ResultRow(
         attempt_id=item.attempt_id,
         message_id=item.message_id,
         task_id=task.id,
         receipt=receipt,
-        meaning=item.meaning(),
+        meaning=meaning,
         outcome=item.outcome,
         output=item.output if item.output_fault is None else None,
         output_ref=item.output_ref,

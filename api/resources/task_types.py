@@ -107,9 +107,7 @@ def _content(value: Json) -> dict[str, Json]:
     for name, said in value.items():
         if name in _NOT_CONTENT or said is None:
             continue
-        if name == "defaults":
-            said = _without_nulls(said)  # noqa: PLW2901
-        content[name] = said
+        content[name] = _without_nulls(said) if name == "defaults" else said
     return content
 
 

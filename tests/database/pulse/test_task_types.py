@@ -11,7 +11,7 @@ from orbit.store.journal import Page, events_list
 from orbit.tables import audit
 from pulse import limits
 from pulse.dispatch import Dispatcher
-from pulse.report import Outcome, RejectCode, ReportedError
+from pulse.report import Outcome, ReceiptKind, RejectCode, ReportedError
 from pulse.requests import RetryPolicy, RetryWish
 from pulse.sessions import Handler, SessionHello
 from pulse.states import AttemptState, ErrorClass, RecoverySafety, TaskState
@@ -135,6 +135,8 @@ def test_r104_a_result_that_breaks_its_schema_closes_the_attempt(
     assert (answer.code, answer.task_state) == (RejectCode.OUTPUT_MISMATCH, state)
     error = json.loads(pulse.task(task_id).row.error)
     assert (error["code"], error["details"][0]["pointer"]) == ("OUTPUT_MISMATCH", "/amount")
+    again = pulse.report(report)
+    assert (again.receipt, again.task_state) == (ReceiptKind.DUPLICATE, state)
     attempts = pulse.database.transaction(lambda tx: attempts_list(tx, pulse.namespace_id, task_id))
     assert [each.state for each in attempts] == [AttemptState.FAILED]
     assert pulse.report(report).task_state is state
