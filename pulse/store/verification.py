@@ -109,9 +109,9 @@ def verification_settle(tx: Transaction, verification_id: bytes, outcome: Verifi
 
 
 def verification_put_off(tx: Transaction, verification_id: bytes, *, micros: Micros) -> None:
-    """Let a node act on a verification only so much later."""
+    """Let a node act on a verification only so much later than now, however long it has been due."""
     query = update(verification).where(verification.c.id == verification_id, verification.c.due_at.is_not(None))
-    tx.execute(query.values(due_at=verification.c.due_at + micros))
+    tx.execute(query.values(due_at=tx.now() + micros))
 
 
 def verifications_latest(tx: Transaction, subject_ids: Collection[bytes]) -> dict[bytes, VerificationRow]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orbit.clock import SECOND
 from orbit.database import Transaction
 from orbit.errors import StateConflict
 from orbit.ids import new_id
@@ -18,6 +19,7 @@ from pulse.report import Outcome
 from pulse.requests import RetryPolicy
 from pulse.review import Verdict
 from pulse.states import ErrorClass, RecoverySafety, SourceKind, TaskState
+from pulse.store.verification import evidence_read
 from pulse.tasks import TaskView
 from tests.support.pulse import Pulse
 
@@ -216,6 +218,32 @@ def test_a_full_queue_and_a_closed_limit_do_not_keep_a_verification_out(paying: 
     paying.sweep()
     assert (verification(paying, task_id)["state"], paying.read(queue_id).unfinished_tasks) == ("OPEN", 2)
     assert paying.refusal(type="pay", queue="narrow").code == "QUEUE_FULL"
+
+
+def test_a_verification_that_cannot_be_taken_on_holds_up_no_other_however_long_it_was_due(
+    paying: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pays = [paying.submit(type="pay", attempt_timeout_micros=TIMEOUT) for _ in range(2)]
+    attempts = [paying.run(type_="pay") for _ in pays]
+    for attempt in attempts:
+        paying.fail(attempt, ErrorClass.UNCLASSIFIED)
+        paying.database.clock.advance(seconds_forward=1)
+
+    def failing(tx: Transaction, attempt_id: bytes) -> Any:
+        if attempt_id == attempts[0].attempt_id:
+            raise ValueError("a fault")
+        return evidence_read(tx, attempt_id)
+
+    # No node was there for long, and the one that comes stumbles over the first.
+    paying.database.clock.advance(seconds_forward=10 * limits.VERIFICATION_RETRY_MICROS / SECOND)
+    with monkeypatch.context() as faulty:
+        faulty.setattr("pulse.verification.evidence_read", failing)
+        with pytest.raises(ValueError, match="a fault"):
+            paying.sweep()
+        paying.sweep()
+    assert [verification(paying, task_id)["state"] for task_id in pays] == ["WANTED", "OPEN"]
+    paying.pass_time(limits.VERIFICATION_RETRY_MICROS / SECOND + 1)
+    assert verification(paying, pays[0])["state"] == "OPEN"
 
 
 def test_a_verification_is_known_to_the_owner_as_its_review_is(paying: Pulse) -> None:
