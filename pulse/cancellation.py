@@ -21,7 +21,7 @@ from pulse.policy import Finish
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import TERMINAL, AttemptState, SourceKind, TaskState
 from pulse.store.cancel import cancels_store
-from pulse.store.rows import LockedTask, attempts_live_of, attempts_lock, task_read, tasks_lock
+from pulse.store.rows import LockedTask, attempts_live_of, attempts_lock, task_read, tasks_lock, tasks_read
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -80,7 +80,7 @@ def cancel_now(tx: Transaction, namespace_id: bytes, actor: Actor, cancel: Cance
 def tasks_cancel(tx: Transaction, cancels: Sequence[Cancel], around: Surroundings) -> dict[bytes, CancelOutcome]:
     """Cancel tasks inside the caller's transaction; tasks that do not exist are left out of the answer."""
     reasons = {cancel.task_id: cancel.reason for cancel in cancels}
-    seen = {task_id: row for task_id in sorted(reasons) if (row := task_read(tx, task_id)) is not None}
+    seen = tasks_read(tx, reasons.keys())
     places_leave(tx, seen.values(), around.on_keys_free)
     tasks = tasks_lock(tx, seen.keys())
     live = {attempt.task_id: attempt.id for attempt in attempts_live_of(tx, tasks.keys())}

@@ -29,7 +29,7 @@ from pulse.store.gate import (
     tasks_unmark,
 )
 from pulse.store.lanes import delayed_insert, ready_insert
-from pulse.store.rows import LockedTask, task_read, tasks_lock
+from pulse.store.rows import LockedTask, tasks_lock, tasks_read
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -51,7 +51,7 @@ def gate_close(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
     If that is not 0, listeners hear `gate_quiet` in the transaction in which the last one stops. Closing a closed gate
     changes nothing.
     """
-    seen = _read(tx, gate_id)
+    seen = tasks_read(tx, tasks_behind(tx, gate_id))
     places_leave(tx, seen.values(), around.on_keys_free)
     gate, tasks = _lock(tx, gate_id, seen)
     if not gate.is_open:
@@ -70,7 +70,7 @@ def gate_open(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
 
     Opening an open gate changes nothing.
     """
-    gate, tasks = _lock(tx, gate_id, _read(tx, gate_id))
+    gate, tasks = _lock(tx, gate_id, tasks_read(tx, tasks_behind(tx, gate_id)))
     if gate.is_open:
         return 0
     now = tx.now()
@@ -86,11 +86,6 @@ def gate_open(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
     tx.after_commit(lambda: around.on_ready(lanes))
     tx.after_commit(lambda: around.on_changed(changed))
     return len(held)
-
-
-def _read(tx: Transaction, gate_id: bytes) -> dict[bytes, LockedTask]:
-    rows = [task_read(tx, task_id) for task_id in sorted(tasks_behind(tx, gate_id))]
-    return {row.id: row for row in rows if row is not None}
 
 
 def _lock(tx: Transaction, gate_id: bytes, seen: dict[bytes, LockedTask]) -> tuple[Gate, list[LockedTask]]:

@@ -24,7 +24,7 @@ from pulse.store.lanes import (
     delayed_next,
     ready_insert,
 )
-from pulse.store.rows import LockedTask, task_read, tasks_lock, tasks_lock_free
+from pulse.store.rows import LockedTask, tasks_lock, tasks_lock_free, tasks_read
 from pulse.store.settle import tasks_ready
 from pulse.store.sweep import DeadlineColumn, cursor_advance, cursor_read, deadlines_passed
 
@@ -128,8 +128,7 @@ class DeadlineSweep:
 
     def _end(self, tx: Transaction, ids: list[bytes]) -> int:
         read_at = tx.now()
-        rows = [row for task_id in sorted(ids) if (row := task_read(tx, task_id)) is not None]
-        seen = {row.id: row for row in rows if _passed(row, read_at) is not None}
+        seen = {row.id: row for row in tasks_read(tx, ids).values() if _passed(row, read_at) is not None}
         places_leave(tx, seen.values(), self._around.on_keys_free)
         locked = tasks_lock(tx, seen.keys())
         now = tx.now()

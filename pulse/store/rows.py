@@ -142,6 +142,7 @@ _LOCK_TASKS_FREE = Hot(
     .with_for_update(skip_locked=True)
 )
 _READ_TASK = Hot(select(_TASK.column).where(task.c.id == bindparam("id")))
+_READ_TASKS = Hot(through(select(_TASK.column), task).where(ids_in(task.c.id)).order_by(task.c.id))
 _TASKS_OF = Hot(through(select(attempt.c.id, attempt.c.task_id), attempt).where(ids_in(attempt.c.id)))
 _LOCK_ATTEMPTS = Hot(
     through(select(_ATTEMPT.column), attempt).where(ids_in(attempt.c.id)).order_by(attempt.c.id).with_for_update(),
@@ -174,6 +175,11 @@ def task_read(tx: Transaction, task_id: bytes) -> LockedTask | None:
     """Read a task's row without locking it, to learn which rows to lock in which order."""
     found = _TASK.unpack(tx.rows(_READ_TASK, {"id": task_id}))
     return found[0] if found else None
+
+
+def tasks_read(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedTask]:
+    """Read tasks' rows without locking them, in the order of their ids; those that do not exist are left out."""
+    return {row.id: row for row in _TASK.unpack(tx.rows(_READ_TASKS, {"ids": ids}))} if ids else {}
 
 
 def attempts_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, LockedAttempt]:

@@ -203,6 +203,19 @@ def test_r128_three_limits_give_three_codes(pulse: Pulse) -> None:
     assert codes == ["START_DEADLINE_EXCEEDED", "ATTEMPT_TIMED_OUT", "DEADLINE_EXCEEDED"]
 
 
+def test_many_deadlines_that_pass_at_once_cost_no_more_statements_than_few(pulse: Pulse) -> None:
+    pulse.queue()
+    spent: list[int] = []
+    for count in (2, 20):
+        for _ in range(count):
+            pulse.submit(deadline_micros=5 * SECOND)
+        pulse.database.clock.advance(seconds_forward=6)
+        before = pulse.database.counts["statements"]
+        assert pulse.deadlines.run_once() == count
+        spent.append(pulse.database.counts["statements"] - before)
+    assert spent[0] >= spent[1]
+
+
 def test_c081_a_timed_out_attempt_frees_its_permit(pulse: Pulse) -> None:
     queue_id = pulse.queue(max_concurrency=1)
     retry = RetryPolicy(attempts_max=2, backoff_micros=SECOND)
