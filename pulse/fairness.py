@@ -66,6 +66,12 @@ def arrange(
     return places, moved
 
 
+def fair_lock(tx: Transaction, arrivals: Sequence[Arrival]) -> None:
+    """Lock the shares of arrivals ahead, for a caller that locks counters before it knows which of them come in."""
+    if arrivals:
+        shares_lock(tx, {arrival.share_id() for arrival in arrivals})
+
+
 def fair_places(tx: Transaction, arrivals: Sequence[Arrival]) -> list[Micros]:
     """Give arrivals their places. Locks the keys' shares, after all tasks and before pure inserts."""
     if not arrivals:

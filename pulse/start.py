@@ -2,8 +2,8 @@
 
 A grant keeps its message id: the same id gets the same answer, another id on a RUNNING attempt gets ALREADY_STARTED.
 RATE_LIMITED writes no receipt and spends no attempt, it only prolongs the assignment, so that the worker can ask again
-with the same id. Any other refusal ends the attempt ABANDONED in the same transaction. Locks: tasks, attempts, usage,
-quotas.
+with the same id. Any other refusal ends the attempt ABANDONED in the same transaction. Locks: tasks, attempts,
+concurrency keys, usage, quotas.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, TaskState
 from pulse.store.counters import Usage, starts_grant, usage_lock
 from pulse.store.execute import StartWrite, assignments_extend, attempts_start, tasks_start
+from pulse.store.key import key_ids, keys_lock
 from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class _Asked(Struct, frozen=True):
 def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> list[StartOutcome]:
     """Grant or refuse a batch of Starts; one outcome for each item, in order."""
     tasks, attempts = attempts_lock_with_tasks(tx, {item.attempt_id for item in items})
+    # Refusals give keys back; whether there are any is known only under the usage's lock, which comes after the keys'.
+    keys_lock(tx, {key for task in tasks.values() for key in key_ids(task)})
     usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
     permits = permits_lock(tx, usages.values())
     now = tx.now()

@@ -1,9 +1,9 @@
 """Accept tasks: each with its receipt, its place in the backlog, its events and its entry in `ready`, all or nothing.
 
 A replay wins over every refusal. A refused item leaves nothing behind and touches no other item of its batch. Locks:
-receipts (sorted), then pure inserts, then the backlog rows last. Where the whole batch fits, one conditional update
-takes its places at the very end of the transaction; only a nearly full queue is locked first and granted item by item,
-as they came.
+receipts (sorted), gates, shares of fairness, pure inserts, and the backlog rows last. Where the whole batch fits, one
+conditional update takes its places at the very end of the transaction; only a nearly full queue is locked before the
+tasks are inserted, and granted item by item, as they came.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orbit.store.journal import EventRecord, events_insert
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
 from pulse.catalog import Catalog
-from pulse.fairness import Arrival, fair_places
+from pulse.fairness import Arrival, fair_lock, fair_places
 from pulse.quotas import backlog_rooms
 from pulse.requests import Policy, TaskRequest, Times, policy_of, times_of
 from pulse.settle import Surroundings, lowest_by_lane
@@ -131,6 +131,7 @@ def tasks_submit(
     accepted = [draft for draft in drafts if draft.is_open]
     receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
     if places is None:
+        fair_lock(tx, [arrival for _, arrival in _arrivals(accepted, now=now)])
         accepted = _grant(tx, accepted)
     else:
         places.update(draft.queue_id for draft in accepted)
@@ -331,19 +332,25 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
 
 def _place_fairly(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
     """Give tasks with a fairness key their places in `ready`; those that enter it later get theirs then."""
-    fair = [draft for draft in drafts if draft.submit.request.fairness_key is not None]
-    arrivals: list[tuple[_Draft, Arrival]] = []
-    for draft in fair:
-        assert draft.times is not None
-        draft.fair_at = 0
-        if not draft.is_held and draft.times.available_at <= now:
-            request, available_at = draft.submit.request, draft.times.available_at
-            plain = dispatch_at(accepted_at=now, available_at=available_at, priority=request.priority)
-            key = (request.fairness_key or "").encode()
-            arrivals.append((draft, Arrival(draft.lane_id, key, plain, request.priority)))
+    for draft in drafts:
+        draft.fair_at = None if draft.submit.request.fairness_key is None else 0
+    arrivals = _arrivals(drafts, now=now)
     places = fair_places(tx, [arrival for _, arrival in arrivals])
     for (draft, _), place in zip(arrivals, places, strict=True):
         draft.fair_at = place
+
+
+def _arrivals(drafts: Sequence[_Draft], *, now: Micros) -> list[tuple[_Draft, Arrival]]:
+    """Return the drafts with a fairness key that enter `ready` at once."""
+    arrivals: list[tuple[_Draft, Arrival]] = []
+    for draft in drafts:
+        request, times = draft.submit.request, draft.times
+        assert times is not None
+        if request.fairness_key is not None and not draft.is_held and times.available_at <= now:
+            plain = dispatch_at(accepted_at=now, available_at=times.available_at, priority=request.priority)
+            key = request.fairness_key.encode()
+            arrivals.append((draft, Arrival(draft.lane_id, key, plain, request.priority)))
+    return arrivals
 
 
 def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
