@@ -11,7 +11,7 @@ only for what is its own: its list, or a result that can't be made or kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from definitions.limits import VALUE_BYTES_MAX
 from engine import joining, tasks
 from engine.draft import Draft
 from engine.flow import Flow
-from engine.instance import Failure, Instance, Items, Step
+from engine.instance import Failure, Items, Step
 from engine.items import Item, item_step, items_slot
 from engine.scope import ExpressionFailed, item_list, needed, output_of, place_of, render
 from engine.states import STEP_UNFINISHED, InstanceState, StepReason, StepState
@@ -96,34 +96,50 @@ def takes_failure(draft: Draft, step: Step) -> bool:
     """
     item = draft.flow.item_of(step.id)
     foreach = None if item is None else draft.steps[item.foreach]
-    if (
-        item is None
-        or foreach is None
-        or foreach.state is not StepState.WAITING
-        or not joining.is_taken(draft.flow, foreach.id)
-    ):
+    if item is None or foreach is None or not joining.is_taken(draft.flow, foreach.id):
         return False
-    assert step.error is not None
-    _doom(draft, item, Failure(step.error.code, step.error.message, {**(step.error.details or {}), "step": step.id}))
-    return True
+    if foreach.state is StepState.WAITING:
+        _doom(draft, item, step.failure)
+        return True
+    # With the last of several failures the foreach has failed already, by the first of them.
+    return foreach.state is StepState.FAILED
 
 
 def repaired(draft: Draft, step: Step) -> None:
-    """Let a foreach that an item's failure has failed wait again: a person repairs that item."""
+    """Let a foreach that an item's failure has failed, or will fail, wait for that item: a person repairs it."""
     item = draft.flow.item_of(step.id)
     foreach = None if item is None else draft.steps.get(item.foreach)
-    if foreach is not None and foreach.state is StepState.FAILED and foreach.items is not None:
-        items = replace(foreach.items, error=None)
+    if item is None or foreach is None or foreach.items is None or foreach.items.error is None:
+        return
+    items = replace(foreach.items, error=_error_without(draft, item, step, foreach.items.error))
+    if foreach.state is StepState.WAITING:
+        draft.change(foreach, items=items)
+    elif foreach.state is StepState.FAILED:
         draft.change(foreach, StepState.WAITING, reason=StepReason.ITEMS, items=items, error=None, finished_at=None)
         draft.record("step.waiting", foreach.id, reason=StepReason.ITEMS.value, items=items.count)
 
 
-def failed_steps(flow: Flow, instance: Instance, foreach: str) -> list[str]:
+def _error_without(draft: Draft, item: Item, step: Step, error: Failure) -> Failure | None:
+    """Say why a foreach still fails when a step of an item is repaired: without a reason nothing would end it."""
+    named = (error.details or {}).get("step")
+    failed = [name for name in failed_steps(draft.flow, draft.steps, item.foreach) if name != step.id]
+    if named is None or named in failed:
+        return error  # it is the result of an item that was refused, or another step, and still is
+    if failed:
+        other = draft.flow.item_of(failed[0])
+        assert other is not None, "it is a step of an item"
+        return _of_item(other, draft.steps[failed[0]].failure)
+    at_rest = {each for each in _open_items(draft, item.foreach) if each != item}
+    at_rest -= {draft.flow.item_of(each.id) for each in draft.unfinished()}
+    return error if at_rest else None
+
+
+def failed_steps(flow: Flow, steps: Mapping[str, Step], foreach: str) -> list[str]:
     """Name the failed steps in a foreach's items: whose retry lets it go on."""
     order = flow.order
     found = [
         name
-        for name, step in instance.steps.items()
+        for name, step in steps.items()
         if step.state is StepState.FAILED
         and (item := flow.item_of(name)) is not None
         and item.foreach == foreach
@@ -256,9 +272,12 @@ def _doom(draft: Draft, item: Item, error: Failure) -> None:
     """Let a foreach fail because of an item, as soon as the others have settled."""
     foreach = draft.steps[item.foreach]
     assert foreach.items is not None
-    error = Failure(error.code, error.message, {**(error.details or {}), "index": item.index})
-    items = replace(foreach.items, error=foreach.items.error or error)
+    items = replace(foreach.items, error=foreach.items.error or _of_item(item, error))
     _fail_if_at_rest(draft, draft.change(foreach, items=items))
+
+
+def _of_item(item: Item, error: Failure) -> Failure:
+    return Failure(error.code, error.message, {**(error.details or {}), "index": item.index})
 
 
 def _fail_if_at_rest(draft: Draft, foreach: Step) -> None:

@@ -9,7 +9,7 @@ nothing. They are written off only when the join is decided for good; until then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from definitions.graph import JoinPolicy
@@ -181,11 +181,19 @@ def why_decided(flow: Flow, instance: Instance, step: Step) -> str | None:
     """Say why a step's failure, or its review, is past: its join went on without it. None if it can be repaired."""
     if step.reason is StepReason.BRANCH_LOST:
         return "its branch has lost the join"
-    for block in flow.lanes.around(step.id):
+    for block in _around(flow, step.id):
         join = None if block.join is None else instance.steps.get(block.join)
         if join is not None and join.state not in {StepState.FAILED, StepState.WAITING}:
             return f"the join of {block.opener} has taken it as the outcome of a branch and has gone on"
     return None
+
+
+def _around(flow: Flow, identifier: str) -> Iterator[ParallelBlock]:
+    """Give the blocks around a step that take failures, and for one of an item those around its foreach."""
+    yield from flow.lanes.around(identifier)
+    item = flow.item_of(identifier)
+    if item is not None:
+        yield from flow.lanes.around(item.foreach)
 
 
 def failed_steps(flow: Flow, instance: Instance, join: str) -> list[str]:
@@ -197,7 +205,7 @@ def failed_steps(flow: Flow, instance: Instance, join: str) -> list[str]:
 
 def reopen(draft: Draft, step: Step) -> None:
     """Let the failed joins around a step that is repaired wait for their lanes again."""
-    for block in draft.flow.lanes.around(step.id):
+    for block in _around(draft.flow, step.id):
         own = None if block.join is None else draft.steps.get(block.join)
         if own is not None and own.state is StepState.FAILED:
             # It is due from now on: each time the flow has settled it is judged anew, and no timer fires it.

@@ -75,7 +75,7 @@ def _refusal_of_step(flow: Flow, instance: Instance, step: Step, action: Action)
         failed = ", ".join(joining.failed_steps(flow, instance, step.id))
         return f"a join is judged by its branches: retry what has failed in them ({failed}), or skip the join"
     if action is Action.RETRY and step.id in flow.bodies:
-        failed = ", ".join(foreach.failed_steps(flow, instance, step.id))
+        failed = ", ".join(foreach.failed_steps(flow, instance.steps, step.id))
         if failed:
             return f"the foreach has failed because of its items: retry what has failed in them ({failed})"
     if action is Action.COMPLETE and not has_output(flow.nodes[step.id]):

@@ -225,6 +225,68 @@ def test_a_failed_item_is_the_failure_of_a_foreach_whose_failure_is_taken() -> N
     )
 
 
+def raced_block(join: str = "any") -> Block:
+    loop = foreach("each", "input.list", [task("fetch", "${ item }")], concurrency=2)
+    return parallel("race", {"loop": [loop], "other": [task("other")]}, join)
+
+
+def raced(join: str = "any", *behind: Block) -> Graph:
+    return graph(raced_block(join), *behind)
+
+
+def failing_once(*steps: str, **seconds: float) -> Callable[[SubmitTask], Answer]:
+    def script(command: SubmitTask) -> Answer:
+        if command.step in steps and command.round == 1:
+            return Answer(Outcome.FAILED, error=BROKEN)
+        return Answer(after_seconds=seconds.get(command.step, 1.0))
+
+    return script
+
+
+def retry(at: float, step: str) -> tuple[float, Recovered]:
+    return at, Recovered(Action.RETRY, step, reason="r")
+
+
+def test_several_failed_items_hold_nothing_that_the_other_branch_can_win() -> None:
+    outcome, _ = run(raced(), failing_once("fetch[0]", "fetch[1]", other=50.0), [1, 2, 3])
+    assert outcome.instance.state is InstanceState.SUCCEEDED
+    assert outcome.instance.steps["each"].state is StepState.FAILED
+    assert "instance.needs_recovery" not in {line.entry.kind for line in outcome.trace}
+
+
+def test_a_retried_item_recomputes_the_join_around_its_foreach() -> None:
+    outcome, _ = run(raced(), failing_once("fetch[0]", "other"), [1], retry(50.0, "fetch[0]"))
+    assert outcome.instance.state is InstanceState.SUCCEEDED
+    assert outcome.instance.steps["race.end"].state is StepState.SUCCEEDED
+
+
+def test_a_retried_item_does_not_let_its_foreach_wait_for_another_that_has_failed() -> None:
+    script = failing_once("fetch[0]", "fetch[1]", "other")
+    outcome, _ = run(raced(), script, [1, 2, 3], retry(50.0, "fetch[0]"))
+    assert outcome.instance.state is InstanceState.NEEDS_RECOVERY, "a person can go on from here"
+    each = outcome.instance.steps["each"]
+    assert each.error is not None
+    assert (each.state, each.error.details) == (StepState.FAILED, {"step": "fetch[1]", "index": 1})
+    outcome, _ = run(raced(), script, [1, 2, 3], retry(50.0, "fetch[0]"), retry(100.0, "fetch[1]"))
+    assert outcome.instance.state is InstanceState.SUCCEEDED
+
+
+def test_a_retried_item_of_a_foreach_that_others_keep_open_leaves_it_no_reason_to_fail() -> None:
+    made = graph(parallel("all", {"race": [raced_block()], "held": [task("held")]}))
+    script = failing_once("fetch[0]", "held", **{"fetch[1]": 90.0, "other": 200.0})
+    outcome, _ = run(made, script, [1, 2, 3], retry(50.0, "fetch[0]"), retry(60.0, "held"))
+    assert outcome.instance.state is InstanceState.SUCCEEDED
+    assert outcome.instance.steps["each"].state is StepState.SUCCEEDED
+
+
+def test_an_item_behind_whose_foreach_the_join_has_gone_on_is_no_longer_recovered() -> None:
+    made = raced("settled", task("next"))
+    outcome, seen = run(made, failing_once("fetch[0]", "next"), [1, 2], retry(50.0, "fetch[0]"))
+    assert outcome.instance.state is InstanceState.NEEDS_RECOVERY
+    assert outcome.instance.steps["each"].state is StepState.FAILED
+    assert "fetch[0]:2" not in seen.submitted
+
+
 def test_a_foreach_that_loses_stops_its_items_and_begins_no_more() -> None:
     loop = foreach("each", "input.list", [task("fetch", "${ item }"), task("store")], concurrency=2)
     made = graph(parallel("race", {"loop": [loop], "other": [task("quick")]}, "any"), task("after"))
