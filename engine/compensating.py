@@ -75,8 +75,9 @@ def effect_seen(draft: Draft, late: LateSuccess) -> None:
     if draft.state in INSTANCE_TERMINAL:
         draft.record(AFTER_END, late.step, round=late.round)
         return
-    step = draft.steps[late.step]
-    draft.change(step, doubts=step.doubts + 1)
+    step = draft.steps.get(late.step)
+    if step is not None:  # one of an item that is done with has been put away, and undoes nothing
+        draft.change(step, doubts=step.doubts + 1)
     draft.record("step.late_success", late.step, round=late.round)
 
 

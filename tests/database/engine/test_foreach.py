@@ -158,6 +158,23 @@ def test_a_review_of_one_item_lets_the_others_go_on(each: Weave) -> None:
     assert each.get(instance)["state"] == "SUCCEEDED"
 
 
+def test_a_late_success_for_an_item_that_is_done_with_is_noted(each: Weave) -> None:
+    instance = each.start("each", docs(1))
+    each.advance()
+    (first,) = each.claim()
+    each.answer(first, UNKNOWN)
+    each.advance()
+    each.recover(instance, Action.RETRY, "fetch[0]")
+    for _ in ("fetch", "store"):
+        (assignment,) = each.claim()
+        each.answer(assignment, Done({"size": 0}))
+        each.advance()
+    each.answer(first, Done({"size": 0}))
+    each.drive(handlers())
+    assert ("step.late_success", "fetch[0]") in each.history(instance)
+    assert each.get(instance)["state"] == "SUCCEEDED"
+
+
 @pytest.mark.requirement("R013")
 def test_a_late_or_repeated_end_of_an_items_task_starts_nothing_again(each: Weave) -> None:
     instance = each.start("each", docs(5))
