@@ -194,8 +194,7 @@ class Advancer:
         texts = values_load(tx, [key for _, _, key in stored])
         for work, slot, key in stored:
             # A child may end without an output; whatever else is asked for has been kept.
-            # A wait for a time has none, and may be the last step of an item, whose result it is then.
-            work.values[slot] = json.loads(texts[key]) if key in texts else None
+            work.values[slot] = None if key[1] == OUTPUT and key not in texts else json.loads(texts[key])
         ids = [task_id for _, _, task_id in of_tasks if task_id is not None]
         outputs = self._tasks.outputs(tx, ids) if ids else {}
         for work, slot, task_id in of_tasks:

@@ -55,7 +55,7 @@ def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> No
     """Judge a round without an answer: it fails the step, or counts as still processing if the definition says so."""
     was_stopped = step.reason is StepReason.STEP_TIMED_OUT
     outcome = "CANCELLED" if was_stopped and error.code == STOPPED else "FAILED"
-    step = draft.change(step, log=_logged(draft, step, outcome), doubts=step.doubts + error.may_have_effect)
+    step = draft.change(step, log=_logged(draft, step, outcome))
     if was_stopped or spec.continue_on_round_error:
         # What the round may have done is not forgotten with its error.
         step = draft.change(step, doubts=step.doubts + error.may_have_effect)

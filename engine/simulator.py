@@ -293,7 +293,7 @@ class Simulation:
         return commands
 
     def _value(self, slot: str) -> Json:
-        return tuple(self._signals) if slot == SIGNALS else self._outputs.get(slot)
+        return tuple(self._signals) if slot == SIGNALS else self._outputs[slot]
 
     def _submit(self, command: SubmitTask) -> SubmissionRefused | None:
         answer = self._script(command)

@@ -34,6 +34,7 @@ from definitions.graph import (
     handler_case,
 )
 from definitions.template import compile_template
+from engine.recovery import has_output
 from orbit.jsontext import Json
 
 NO_BOUNDS = Bounds()
@@ -177,8 +178,10 @@ Ends = list[tuple[int, str | None]]
 
 
 def foreach(identifier: str, items: str, steps: Sequence[Block], **changes: Any) -> Block:
-    """A foreach whose items leave the output of their last step; `changes` are fields of ForeachSpec."""
-    spec = ForeachSpec(compile_expression(items), items_max=10, concurrency=10, output=None, last=steps[-1].id)
+    """A foreach whose items leave the output of their last step if that has one; `changes` are of ForeachSpec."""
+    end = steps[-1]
+    last = end.id if has_output(Node(end.id, end.kind, end.spec, None, None, 1, 1)) else None
+    spec = ForeachSpec(compile_expression(items), items_max=10, concurrency=10, output=None, last=last)
     return Block(identifier, NodeKind.FOREACH, replace(spec, **changes), parts={"each item": steps})
 
 
