@@ -36,6 +36,7 @@ def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
         input_schema=schema if schema is not None else ({} if fields.has("input") else ANY_OBJECT),
         timeout=fields.duration("timeout", limits.SPAN_SECONDS_MIN, limits.SPAN_SECONDS_MAX),
         on_failure=fields.choice("on_failure", ("hold", "fail", "compensate")) or "hold",
+        on_failure_place=fields.key_place("on_failure") if fields.has("on_failure") else tree.place,
         defaults=_read_defaults(fields),
         steps=reader.read_list(fields.node("steps", required=True), "`steps`"),
         output=fields.node("output"),

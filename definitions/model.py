@@ -251,6 +251,7 @@ class DefinitionModel:
     input_schema: Json
     timeout: float | None
     on_failure: str
+    on_failure_place: Place
     defaults: TaskOptions
     steps: tuple[StepModel, ...]
     output: YamlNode | None

@@ -126,10 +126,6 @@ class Catalogue:
         """Keep the type of a step's output."""
         self._types[step] = output
 
-    def output(self, step: str) -> Type:
-        """Give the type of the output of a step that the walk has met."""
-        return self._types.get(step, DYN)
-
     def learn_silent(self, step: str) -> None:
         """Keep that a step never has an output."""
         self._silent.add(step)
@@ -146,7 +142,7 @@ class Catalogue:
 
         def facts(name: str) -> StepFacts | None:
             known = self._facts(name, scope, None)
-            if known is None or known.uncertain is None:
+            if known is None or known.uncertain is None or not known.guardable:
                 return known
             reason = "its outcome may be unknown when it is undone" if name == step else None
             return StepFacts(known.output, reason or f"it may not have run when `{step}` is undone")
@@ -175,7 +171,7 @@ class Catalogue:
         kind = declared.step.kind
         if name in self._silent or (kind is not None and not isinstance(kind, WITH_OUTPUT)):
             return StepFacts(None, None)
-        output = self.output(name)
+        output = self.output_of(name)
         if name in scope.available or not scope.reachable:
             return StepFacts(output, None)
         reason, guardable = self._why_not(declared, at)
@@ -187,25 +183,29 @@ class Catalogue:
         here = self._ends.get(at.foreach) if isinstance(at, ResultOf) else self._declared.get(at or "")
         if here is declared:
             return "it is this very step", False
-        if here is not None and any(block == declared.step.id for block, _, _ in here.blocks):
-            return "it has not ended here: this step is a part of it", False
+        around = () if here is None else tuple(kind for block, kind, _ in here.blocks if block == declared.step.id)
+        if around:
+            is_handled = isinstance(around[0], HandlerModel)
+            return (
+                "its failure is handled here" if is_handled else "it has not ended here: this step is a part of it",
+                False,
+            )
         if here is not None:
             for (block, kind, label), (other, _, own) in zip(declared.blocks, here.blocks, strict=False):
                 if block != other:
                     break
                 if label != own and isinstance(kind, ParallelModel):
-                    return _beside(block, kind, label, own)
+                    reason, guardable = _beside(block, kind, label, own)
+                    return (guardable and _per_item(declared.blocks[shared:])) or (reason, guardable)
                 if label != own:
                     what = "error handler" if isinstance(kind, HandlerModel) else "case"
                     return f"it is in another {what} of `{block}`", False
                 shared += 1
             if declared.order > here.order:
                 return "it comes later", False
-            if any(isinstance(kind, HandlerModel) and block == declared.step.id for block, kind, _ in here.blocks):
-                return "its failure is handled here", False
-        loop = next((block for block, kind, _ in declared.blocks[shared:] if isinstance(kind, ForeachModel)), None)
-        if loop is not None:
-            return f"it runs once for each item of `{loop}`: read the list of results, `steps.{loop}.output`", False
+        per_item = _per_item(declared.blocks[shared:])
+        if per_item is not None:
+            return per_item
         if declared.step.when is not None:
             return "it has a `when` and is skipped if that does not hold", True
         if isinstance(declared.step.kind, SignalModel) and declared.step.kind.continue_on_timeout:
@@ -231,6 +231,14 @@ def _beside(block: str, parallel: ParallelModel, label: str, own: str) -> tuple[
     if label in joins.ancestors_of({lane.label: lane.needs for lane in parallel.lanes})[own]:
         return "it may have been skipped: it is enough that one of the steps that are needed is done", True
     return f"it runs beside this one in `{block}`; name it in `needs` to read it", False
+
+
+def _per_item(blocks: Iterable[tuple[str, Around, str]]) -> tuple[str, bool] | None:
+    """Say why a step with these blocks around it has no one output: one of them is a foreach; None if none is."""
+    loop = next((block for block, kind, _ in blocks if isinstance(kind, ForeachModel)), None)
+    if loop is None:
+        return None
+    return f"it runs once for each item of `{loop}`: read the list of results, `steps.{loop}.output`", False
 
 
 def _depth(blocks: tuple[tuple[str, Around, str], ...], wanted: str) -> int:

@@ -100,7 +100,8 @@ class Weaver:
         ends = bounds.sequence([total, bounds.value(), bounds.value()])  # the instance's own input and output
         if self._model.on_failure == "compensate" and not self._undoing:
             message = "`on_failure: compensate` undoes nothing: no step has `compensate`"
-            self._findings.at(Code.CONTRADICTION, self._model.place, message, "say how a step is undone, or `fail`")
+            place = self._model.on_failure_place
+            self._findings.at(Code.CONTRADICTION, place, message, "say how a step is undone, or write `fail`")
         return Woven(tuple(self._nodes), tuple(self._edges), output, ends, bounds.sequence(self._undoing), schema)
 
     def _environment(self, scope: Scope, at: At, extra: dict[str, Type] | None = None) -> Environment:
@@ -112,7 +113,8 @@ class Weaver:
         for step in steps:
             if not scope.reachable:
                 message = f"the step `{step.id}` is never reached: every way to it has ended the instance"
-                self._findings.at(Code.UNREACHABLE_STEP, step.place, message)
+                hint = "leave it out, or give the step that ends the instance a `when`"
+                self._findings.at(Code.UNREACHABLE_STEP, step.place, message, hint)
                 # What follows is walked once more as if it were reachable, for the mistakes in it.
                 scope.reachable = True
             frontier, part = self._step(step, frontier, scope)
@@ -438,7 +440,7 @@ class Weaver:
             output, kind = result.template, result.type
         elif foreach.steps and isinstance(foreach.steps[-1].kind, WITH_OUTPUT):
             last = foreach.steps[-1].id
-            kind = self._catalogue.output(last) if last in here.available else DYN
+            kind = self._catalogue.output_of(last) if last in here.available else DYN
         if checked is not None and checked.expression is not None and foreach.max_items is not None:
             spec = ForeachSpec(checked.expression, foreach.max_items, foreach.concurrency, output, last)
             self._nodes[opener] = replace(self._nodes[opener], spec=spec)
@@ -450,7 +452,8 @@ class Weaver:
         """Walk one lane; of a step of a dependency graph, tell what is certain if it has run."""
         if not ways:
             message = f"the step `{lane.label}` is never reached: what it needs always ends the instance"
-            self._findings.at(Code.UNREACHABLE_STEP, lane.steps[0].place, message)
+            hint = "leave it out, or give the step that ends the instance a `when`"
+            self._findings.at(Code.UNREACHABLE_STEP, lane.steps[0].place, message, hint)
         start = len(self._nodes)
         if len(lane.steps) == 1:
             ends, part, inner = self._conditional(lane.steps[0], ways, scope)

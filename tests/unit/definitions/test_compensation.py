@@ -102,6 +102,17 @@ def test_on_failure_compensate_needs_something_to_undo() -> None:
     (finding,) = compiled("  - {id: a, task: t.a@1}\n").findings
     assert finding.code.value == "CONTRADICTION"
     assert finding.message == "`on_failure: compensate` undoes nothing: no step has `compensate`"
+    assert finding.excerpt.startswith("on_failure")
+
+
+def test_no_guard_helps_a_compensation_to_read_a_step_of_items() -> None:
+    item = "  - {id: e, foreach: {items: '[1]', max_items: 1, steps: [{id: x, task: t.a@1}]}}\n"
+    undo = "  - {id: a, task: t.a@1, compensate: {task: t.u@1, input: {x: '${ default(steps.x.output, 1) }'}}}\n"
+    (finding,) = compiled(item + undo).findings
+    assert finding.code.value == "UNCERTAIN_REFERENCE"
+    assert finding.message == (
+        "step `x` can't be read here: it runs once for each item of `e`: read the list of results, `steps.e.output`"
+    )
 
 
 def test_bounds_add_every_compensation_one_after_the_other_behind_the_time_out() -> None:

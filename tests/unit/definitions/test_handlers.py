@@ -114,6 +114,12 @@ def test_steps_of_items_have_no_handlers_and_no_compensation_yet(key: str) -> No
     assert [finding.code.value for finding in compiled(step).findings] == ["NOT_YET_SUPPORTED"]
 
 
+def test_the_failed_step_has_no_output_in_its_handler() -> None:
+    step = "  - {id: a, task: t.a@1, on_error: [{match: X, steps: [{id: b, set: {x: '${ steps.a.output }'}}]}]}\n"
+    (finding,) = compiled(step).findings
+    assert finding.message == "step `a` can't be read here: its failure is handled here"
+
+
 def test_error_is_known_in_handlers_only() -> None:
     (finding,) = compiled('  - {id: a, set: {x: "${ error.code }"}}\n').findings
     assert finding.code is Code.UNKNOWN_NAME
