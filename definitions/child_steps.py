@@ -39,7 +39,7 @@ def resolve(model: ChildModel, parent: DefinitionModel, children: Children, find
         return None
     if child.is_circular:
         message = f"`{name}` leads back to a workflow that it is a child of: it would never end"
-        findings.at(Code.CHILD_CYCLE, model.place, message)
+        findings.at(Code.CHILD_CYCLE, model.place, message, "name a version that does not lead back here")
         return None
     if child.is_retired:
         message = f"version {child.version} of `{child.workflow}` is retired"
@@ -47,7 +47,7 @@ def resolve(model: ChildModel, parent: DefinitionModel, children: Children, find
         return None
     if child.depth > limits.CHILD_DEPTH_MAX:
         message = f"`{name}` has {child.depth - 1} children below each other, {limits.CHILD_DEPTH_MAX - 1} are allowed"
-        findings.at(Code.CHILD_TOO_DEEP, model.place, message)
+        findings.at(Code.CHILD_TOO_DEEP, model.place, message, "write the steps of one of them into its parent")
         return None
     return child
 

@@ -40,7 +40,8 @@ class ExpressionCompiler:
         checked, positions = self._expression(scalar, environment, what="this")
         if checked is not None and not checked.problems and checked.type.kind not in (Kind.STRING, Kind.DYN):
             message = f"an instant is a text such as '2026-11-30T12:00:00Z', this is {checked.type}"
-            self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, None), positions)
+            hint = "name a field that holds an instant, such as `input.not_before`"
+            self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, hint), positions)
         return checked
 
     def items(self, scalar: Scalar, environment: Environment) -> Checked | None:
@@ -48,7 +49,8 @@ class ExpressionCompiler:
         checked, positions = self._expression(scalar, environment, what="this")
         if checked is not None and not checked.problems and checked.type.kind not in (Kind.LIST, Kind.DYN):
             message = f"a foreach goes over a list, this is {checked.type}"
-            self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, None), positions)
+            hint = "name a field that holds a list, or write `[a, b]`"
+            self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, hint), positions)
         return checked
 
     def _expression(self, scalar: Scalar, environment: Environment, *, what: str) -> tuple[Checked | None, Positions]:
@@ -83,7 +85,7 @@ class ExpressionCompiler:
         checked = self.template(scalar, environment)
         if checked.template is not None and checked.type.kind not in TEXT_KINDS:
             message = f"{what} must be a text, this is {checked.type}"
-            self._findings.at(Code.TYPE_MISMATCH, scalar.place, message)
+            self._findings.at(Code.TYPE_MISMATCH, scalar.place, message, "take a field of it")
         return checked.template
 
     def _places(self, node: YamlNode, pointer: str) -> Iterator[tuple[str, Positions]]:

@@ -27,10 +27,10 @@ def read_handlers(fields: Fields, kind: str, read_steps: StepsReader) -> tuple[H
     if node is None:
         return ()
     if not node.items:
-        fields.findings.at(Code.EMPTY_STEPS, node.place, "`on_error` must have a handler at least")
+        fields.findings.at(Code.EMPTY_STEPS, node.place, "`on_error` must have a handler at least", "leave it out")
     if len(node.items) > limits.HANDLERS_MAX:
         message = f"a step may have {limits.HANDLERS_MAX} error handlers, not {len(node.items)}"
-        fields.findings.at(Code.OUT_OF_RANGE, node.place, message)
+        fields.findings.at(Code.OUT_OF_RANGE, node.place, message, 'match a class, or `"*"`, not each code')
     read = []
     for item in node.items:
         if isinstance(item, Mapping):
@@ -47,16 +47,17 @@ def _read_handler(fields: Fields, kind: str, read_steps: StepsReader) -> Handler
     match = fields.text("match", required=True, form=names.ERROR_MATCH)
     if match == "NEEDS_HUMAN":
         message = "what needs a person waits for one and never reaches a handler"
-        findings.at(Code.CONTRADICTION, fields.mapping.entries["match"][1].place, message)
+        findings.at(Code.CONTRADICTION, fields.mapping.entries["match"][1].place, message, "leave the handler out")
     steps = read_steps(fields.node("steps"), "`steps`") if fields.has("steps") else ()
     then = _read_then(fields)
     if then is Handling.RETRY and kind not in _RETRIED_KINDS:
         message = f"a {kind} step is not retried: what it did would be done again, or nothing would change"
-        findings.at(Code.CONTRADICTION, fields.mapping.entries["then"][1].place, message)
+        hint = "write `then: continue` or `fail`, or `steps`"
+        findings.at(Code.CONTRADICTION, fields.mapping.entries["then"][1].place, message, hint)
     for name, owner in _OWN_KEYS.items():
         if fields.has(name) and then is not None and then is not owner:
             message = f"`{name}` belongs to `then: {owner}`"
-            findings.at(Code.CONTRADICTION, fields.key_place(name), message)
+            findings.at(Code.CONTRADICTION, fields.key_place(name), message, "leave it out")
     retries = fields.integer(
         "max", limits.HANDLER_RETRIES_MIN, limits.HANDLER_RETRIES_MAX, required=then is Handling.RETRY
     )
@@ -75,11 +76,12 @@ def _read_then(fields: Fields) -> Handling | None:
     if fields.has("steps"):
         if fields.has("then"):
             message = "a handler has `then` or `steps`, not both"
-            fields.findings.at(Code.CONTRADICTION, fields.key_place("then"), message)
+            fields.findings.at(Code.CONTRADICTION, fields.key_place("then"), message, "leave `then` out")
         return Handling.STEPS
     if not fields.has("then"):
         message = "an error handler needs `then: retry`, `continue` or `fail`, or `steps`"
-        fields.findings.at(Code.MISSING_KEY, fields.mapping.place, message)
+        hint = "write `then: fail`, or `steps` with what is done in its place"
+        fields.findings.at(Code.MISSING_KEY, fields.mapping.place, message, hint)
         return None
     word = fields.choice("then", (Handling.RETRY.value, Handling.CONTINUE.value, Handling.FAIL.value))
     return None if word is None else Handling(word)

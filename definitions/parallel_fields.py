@@ -42,7 +42,7 @@ def read_parallel(reader: ListReader, fields: Fields) -> ParallelModel | None:
     if inner.has("steps"):
         if inner.has("branches"):
             message = "`parallel` has `branches`, or `steps` with `needs`, not both"
-            fields.findings.at(Code.CONTRADICTION, inner.key_place("branches"), message)
+            fields.findings.at(Code.CONTRADICTION, inner.key_place("branches"), message, "leave one of them out")
         return ParallelModel(_read_graph(reader, inner), join, is_graph=True)
     branches = inner.mapping_of("branches", required=True)
     return None if branches is None else ParallelModel(_read_branches(reader, branches), join)
@@ -106,7 +106,7 @@ def _read_graph(reader: ListReader, fields: Fields) -> tuple[LaneModel, ...]:
 def _check_count(findings: Findings, node: YamlNode, count: int, what: str) -> None:
     if count > limits.BRANCHES_MAX:
         message = f"`parallel` may have {limits.BRANCHES_MAX} {what}, not {count}"
-        findings.at(Code.OUT_OF_RANGE, node.place, message)
+        findings.at(Code.OUT_OF_RANGE, node.place, message, "make two blocks of it, or a `foreach`")
 
 
 def _known_needs(findings: Findings, step: StepModel, ids: list[str]) -> tuple[str, ...]:
@@ -115,7 +115,8 @@ def _known_needs(findings: Findings, step: StepModel, ids: list[str]) -> tuple[s
         if need.step in known:
             findings.at(Code.DUPLICATE_NEED, need.place, f"`{need.step}` is needed already", "name it once")
         elif need.step == step.id:
-            findings.at(Code.NEEDS_CYCLE, need.place, f"`{step.id}` needs itself, so it could never start")
+            message = f"`{step.id}` needs itself, so it could never start"
+            findings.at(Code.NEEDS_CYCLE, need.place, message, "leave this need out")
         elif need.step not in ids:
             message = f"`{need.step[:80]}` is no step of this `parallel` block"
             hint = did_you_mean(need.step, ids) or "a step can need only steps that stand beside it in the same list"

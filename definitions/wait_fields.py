@@ -26,12 +26,12 @@ def read_wait(fields: Fields) -> WaitModel | UntilModel | SignalModel | None:
     ways = [name for name in _WAYS if inner.has(name)]
     if len(ways) > 1:
         message = f"a wait has one of `for`, `until` and `signal`, not {' and '.join(f'`{name}`' for name in ways)}"
-        inner.findings.at(Code.CONTRADICTION, inner.key_place(ways[1]), message)
+        inner.findings.at(Code.CONTRADICTION, inner.key_place(ways[1]), message, "make two steps of it")
     way = ways[-1] if ways else "for"
     for name in ("timeout", "on_timeout", "payload", "accept_when"):
         if ways and inner.has(name) and name not in _OWN_KEYS[way]:
             message = f"`{name}` has no meaning in a wait with `{way}`{_hint(way)}"
-            inner.findings.at(Code.CONTRADICTION, inner.key_place(name), message)
+            inner.findings.at(Code.CONTRADICTION, inner.key_place(name), message, "leave it out")
     match way:
         case "signal":
             return _signal(inner)

@@ -218,8 +218,9 @@ class _Checker:
             self.problem(Code.UNKNOWN_STEP, _step_name(node), f"there is no step `{step}`", hint)
             return DYN
         if facts.output is None:
-            message = f"step `{step}` has no output: tasks, polls and `set` have one"
-            self.problem(Code.STEP_WITHOUT_OUTPUT, _step_name(node), message)
+            message = f"step `{step}` has no output here"
+            hint = "tasks, polls, `set`, `foreach`, waits for a signal and child workflows with an output have one"
+            self.problem(Code.STEP_WITHOUT_OUTPUT, _step_name(node), message, hint)
             return DYN
         if facts.uncertain is not None and not facts.guardable:
             message = f"step `{step}` can't be read here: {facts.uncertain}"

@@ -137,7 +137,7 @@ def test_mistakes_in_needs_are_all_found_with_their_places() -> None:
     assert found == [
         ("NEEDS_CYCLE", "leave one of these needs out"),
         ("UNKNOWN_NEED", "a step can need only steps that stand beside it in the same list"),
-        ("NEEDS_CYCLE", None),
+        ("NEEDS_CYCLE", "leave this need out"),
         ("DUPLICATE_NEED", "name it once"),
         ("WRONG_TYPE", "write `needs: [a, b]`"),
     ]
@@ -345,3 +345,13 @@ def test_a_changed_join_is_safe_for_those_before_the_block() -> None:
     found = diff_graphs(graph_of(first + block("any", *TASKS)), graph_of(first + block("{at_least: 2}", *TASKS)))
     assert (found.verdict, found.at) == (Verdict.SAFE_AT, ("p",))
     assert [str(reason) for reason in found.reasons] == ["step p: join: any → at least 2"]
+
+
+def test_no_guard_helps_to_read_a_step_of_items_that_is_needed() -> None:
+    steps = needing(
+        "id: e, foreach: {items: '[1]', max_items: 1, steps: [{id: x, task: t.a@1}]}",
+        "id: b, needs: [e], set: {x: '${ default(steps.x.output, 1) }'}",
+    )
+    (finding,) = compiled(steps).findings
+    assert finding.code.value == "UNCERTAIN_REFERENCE"
+    assert "it runs once for each item of `e`" in finding.message
