@@ -14,7 +14,7 @@ from definitions.graph import Node, NodeKind
 from engine.draft import Draft
 from engine.flow import Flow
 from engine.instance import Failure, Instance, Step
-from engine.states import INSTANCE_TERMINAL, Compensation, Ending, InstanceState, StepState
+from engine.states import INSTANCE_TERMINAL, Compensation, Ending, InstanceState, StepReason, StepState
 from engine.stimulus import LateSuccess
 
 AFTER_END = "step.effect_after_end"
@@ -75,10 +75,15 @@ def effect_seen(draft: Draft, late: LateSuccess) -> None:
     if draft.state in INSTANCE_TERMINAL:
         draft.record(AFTER_END, late.step, round=late.round)
         return
-    step = draft.steps.get(late.step)
-    if step is not None:  # one of an item that is done with has been put away, and undoes nothing
-        draft.change(step, doubts=step.doubts + 1)
     draft.record("step.late_success", late.step, round=late.round)
+    step = draft.steps.get(late.step)
+    if step is None:
+        return  # its item is done with and has been put away, and nothing in an item is undone
+    step = draft.change(step, doubts=step.doubts + 1)
+    if step.reason is StepReason.RETRY and draft.flow.nodes[step.id].kind is NodeKind.TASK:
+        # No handler does once more what is done: its failure is judged anew.
+        assert step.error is not None, f"step {step.id} is tried again without an error"
+        draft.fail(step.id, step.error)
 
 
 def refusal(flow: Flow, instance: Instance, step: str) -> str | None:

@@ -4,15 +4,16 @@ The first handler that matches takes the failure: by its code, its class, or `*`
 not be, matches no more, and the next handler is asked. Only a step that is decided FAILED comes here: one whose time is
 up has been asked to stop and has waited for its task's end, and one under review waits for a person.
 
-The surprising rule: a retry is refused where the failed task may have had its effect all the same (its output did not
-fit, or its outcome is unknown). The other ways of handling are not: they start no second task for the step.
+The surprising rule: a retry is refused where a task of the step may have had its effect all the same (its output did
+not fit, its outcome is unknown, or its success was reported late). The other ways of handling are not: they start no
+second task for the step.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from definitions.graph import Handler, Handling, Node, handler_case
+from definitions.graph import Handler, Handling, Node, NodeKind, handler_case
 from definitions.names import EVERY_ERROR
 from engine.draft import Draft
 from engine.instance import Failure, Step
@@ -53,7 +54,10 @@ def _matches(handler: Handler, error: Failure) -> bool:
 
 def _may_retry(node: Node, step: Step, index: int) -> bool:
     used = 0 if step.retries is None else step.retries[index]
-    return used < node.handlers[index].retries_max and not (step.error is not None and step.error.may_have_effect)
+    # What a poll's rounds did is no effect that a further one could repeat; only its last answer counts.
+    last = step.error is not None and step.error.may_have_effect
+    has_effect = step.doubts > 0 if node.kind is NodeKind.TASK else last
+    return used < node.handlers[index].retries_max and not has_effect
 
 
 def _take(draft: Draft, step: Step, index: int) -> Verdict:

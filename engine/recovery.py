@@ -118,7 +118,7 @@ def needs_safety_statement(node: Node, step: Step) -> bool:
         return True
     if node.kind is NodeKind.WORKFLOW:
         return True  # what the child did before it failed would be done again
-    return step.error is not None and node.kind is NodeKind.TASK and step.error.may_have_effect
+    return node.kind is NodeKind.TASK and step.doubts > 0
 
 
 def is_engine_error(error: Failure | None) -> bool:

@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from definitions.graph import Graph, Handling
+from engine.advance import advance
 from engine.command import SubmitTask
 from engine.explain import explain
 from engine.flow import Flow
-from engine.instance import Failure
+from engine.instance import Failure, Instance
+from engine.recovery import needs_safety_statement
 from engine.simulator import Answer, Outcomes, Refusal, Simulation
 from engine.states import Action, InstanceState, StepReason, StepState
-from engine.stimulus import Outcome, Recovered
+from engine.stimulus import LateSuccess, Outcome, Recovered, Started, TaskEnded
+from orbit.clock import SECOND
 from orbit.jsontext import Json
 from tests.support.graphs import Block, branch, done, graph, parallel, poll, put, task, wait_until
 
@@ -274,3 +277,42 @@ def test_a_wait_for_a_retry_is_explained() -> None:
     )
     simulation.run()
     assert any("step a is tried again by an error handler at" in text for text in seen)
+
+
+@pytest.mark.parametrize("late_round", [1, 2])
+def test_a_late_success_ends_the_wait_for_a_retry_that_would_do_the_same_again(late_round: int) -> None:
+    flow = Flow(graph(task("a").on_error("*", RETRY, retries_max=3, backoff_seconds=60.0)))
+    failed = Failure("BROKEN", "it is")
+    state = Instance(bytes(16), InstanceState.RUNNING, 0, 0, 10**12)
+    state, _ = advance(flow, state, [Started()], 0)
+    state, _ = advance(flow, state, [TaskEnded("a", 1, Outcome.FAILED, failed)], SECOND)
+    state, commands = advance(flow, state, [], 100 * SECOND)
+    assert [submit.round for submit in commands.submits] == [2]
+    state, _ = advance(flow, state, [TaskEnded("a", 2, Outcome.FAILED, failed)], 101 * SECOND)
+    state, _ = advance(flow, state, [LateSuccess("a", late_round)], 102 * SECOND)
+    state, commands = advance(flow, state, [], 1000 * SECOND)
+    assert commands.submits == ()
+    assert state.state is InstanceState.NEEDS_RECOVERY
+    assert needs_safety_statement(flow.nodes["a"], state.steps["a"])
+
+
+def test_no_handler_retries_what_has_succeeded_late_while_its_retry_ran() -> None:
+    flow = Flow(graph(task("a").on_error("*", RETRY, retries_max=3)))
+    failed = Failure("BROKEN", "it is")
+    state = Instance(bytes(16), InstanceState.RUNNING, 0, 0, 10**12)
+    state, _ = advance(flow, state, [Started()], 0)
+    state, _ = advance(flow, state, [TaskEnded("a", 1, Outcome.FAILED, failed)], SECOND)
+    state, _ = advance(flow, state, [LateSuccess("a", 1)], 2 * SECOND)
+    assert state.steps["a"].state is StepState.RUNNING
+    state, commands = advance(flow, state, [TaskEnded("a", 2, Outcome.FAILED, failed)], 3 * SECOND)
+    assert (state.state, commands.submits) == (InstanceState.NEEDS_RECOVERY, ())
+
+
+def test_a_retry_of_what_has_succeeded_late_needs_a_safety_statement() -> None:
+    flow = Flow(graph(task("a")))
+    state = Instance(bytes(16), InstanceState.RUNNING, 0, 0, 10**12)
+    state, _ = advance(flow, state, [Started()], 0)
+    state, _ = advance(flow, state, [TaskEnded("a", 1, Outcome.FAILED, Failure("BROKEN", "it is"))], SECOND)
+    assert not needs_safety_statement(flow.nodes["a"], state.steps["a"])
+    state, _ = advance(flow, state, [LateSuccess("a", 1)], 2 * SECOND)
+    assert needs_safety_statement(flow.nodes["a"], state.steps["a"])
