@@ -1,9 +1,9 @@
 """After a restore: what ran when the backup was made may have run on, and everything handed out since is forgotten.
 
 The fencing epoch is raised, so that whatever is handed out from now on is higher than all that was handed out after the
-backup; outside systems that compare fencing numbers then refuse the forgotten attempts. Every live attempt of the
-backup is ended as lost: nobody knows whether its worker is still there, so the recovery table judges it. Nodes must be
-stopped.
+backup; outside systems that compare fencing numbers then refuse the forgotten attempts. It is taken from the clock,
+since the backup does not know of other restores from it. Every live attempt of the backup is ended as lost: nobody
+knows whether its worker is still there, so the recovery table judges it. Nodes must be stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from orbit.clock import SECOND
 from pulse import limits
 from pulse.catalog import FENCING_EPOCH
 from pulse.lease import give_up
@@ -22,6 +23,10 @@ from pulse.store.types import mark_set, marks_read
 if TYPE_CHECKING:
     from orbit.database import Database, Transaction
     from pulse.settle import Surroundings
+
+
+# Epochs are seconds since 2026: with 32 bits of Starts below them fencing numbers stay within 63 bits until 2094.
+_SECONDS_UNTIL_2026 = 1_767_225_600
 
 
 class Restored(Struct, frozen=True):
@@ -46,6 +51,6 @@ def after_restore(database: Database, around: Surroundings) -> Restored:
 
 
 def _raise_epoch(tx: Transaction) -> int:
-    epoch = marks_read(tx).get(FENCING_EPOCH, 1) + 1
+    epoch = max(marks_read(tx).get(FENCING_EPOCH, 1) + 1, tx.now() // SECOND - _SECONDS_UNTIL_2026)
     mark_set(tx, FENCING_EPOCH, epoch)
     return epoch
