@@ -24,6 +24,7 @@ _AT = r"(?: - at `(?P<path>\$[^`]*|key` in `\$[^`]*)`)?\Z"
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + _AT, re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*?)`" + _AT, re.DOTALL)
 _OTHER = re.compile(r"(?P<words>.*?)" + _AT, re.DOTALL)
+_FORM = re.compile(r"`str` matching regex '\\\\A(?P<form>.*)\\\\Z'")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
 
@@ -115,5 +116,12 @@ def _refusal(words: str, at: str) -> InvalidRequest:
         return InvalidRequest(message, pointer=f"{at}{pointer_of(found['path'])}/{found['field']}")
     found = _OTHER.match(words)
     assert found is not None
-    message = found["words"].replace("Expected", "expected").replace("`", "").replace(r"\A", "^").replace(r"\Z", "$")
-    return InvalidRequest(message, pointer=at + pointer_of(found["path"]))
+    pointer = at + pointer_of(found["path"])
+    message = _FORM.sub(_form, found["words"]).replace("Expected", "expected").replace("`", "")
+    # Who reads only the message, as on a command line, must learn from it which field is meant.
+    return InvalidRequest(f"the field {pointer[1:]!r}: {message}" if pointer else message, pointer=pointer)
+
+
+def _form(found: re.Match[str]) -> str:
+    """Say a pattern without its anchors, and with each backslash once: msgspec quotes it as Python would."""
+    return "a text of the form " + found["form"].replace("\\\\", "\\")

@@ -83,7 +83,8 @@ def framework_error(error: falcon.HTTPError) -> OrbitError:
         case HTTPStatus.NOT_FOUND:
             return NotFound(NO_SUCH_RESOURCE)
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return MethodNotAllowed("this resource does not have that method")
+            allowed = dict(error.headers or {}).get("Allow", "")
+            return MethodNotAllowed(f"there is no such method or action here, only {allowed}")
         case HTTPStatus.REQUEST_TIMEOUT:
             return RequestTimeout(message)
         case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

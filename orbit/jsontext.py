@@ -78,7 +78,7 @@ def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH) -> Json:
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        message = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        message = f"{error.msg[:1].lower()}{error.msg[1:]} at line {error.lineno} column {error.colno}"
         raise JsonError(message) from None
     except RecursionError:
         raise JsonError(_too_deep(max_depth)) from None

@@ -55,7 +55,7 @@ class JsonText(click.ParamType[Json]):
         except OSError as error:
             self.fail(f"{value.removeprefix('@')}: {error.strerror}", param, ctx)
         except JsonError as error:
-            self.fail(f"no JSON: {error}", param, ctx)
+            self.fail(f"not JSON: {error}", param, ctx)
 
 
 def _text(value: str) -> bytes | str:

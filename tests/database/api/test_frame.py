@@ -8,6 +8,7 @@ import pytest
 from api.calls import Operation
 from api.envelope import INTERNAL_MESSAGE
 from orbit.database import Database
+from orbit.jsontext import Json
 from orbit.store import tenancy
 from tests.support.http import Api, Caller
 
@@ -80,12 +81,29 @@ def test_pointers_are_escaped(caller: Caller) -> None:
     assert caller.post("/v1/queues", QUEUE | {"a/b~c": 1}).pointer == "/a~1b~0c"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"name": "two words"}, "the field 'name': expected a text of the form [A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"),
+        ({"max_concurrency": "8"}, "the field 'max_concurrency': expected int, got str"),
+    ],
+)
+def test_the_message_alone_says_which_field_is_wrong_and_how(caller: Caller, wrong: Json, words: str) -> None:
+    assert caller.post("/v1/queues", QUEUE | wrong).json["error"]["message"] == words
+
+
+def test_json_that_is_none_is_said_to_be_so_once(caller: Caller) -> None:
+    got = caller.post("/v1/queues", raw=b'{"name": images}')
+    assert got.json["error"]["message"] == "the body is not valid JSON: expecting value at line 1 column 10"
+
+
 def test_paths_and_methods_that_do_not_exist(api: Api, caller: Caller) -> None:
     got = caller.get("/v1/nothing")
     assert (got.status, got.code) == (404, "NOT_FOUND")
     got = api.request("PUT", "/v1/queues", headers={"Authorization": f"Bearer {caller.token}"})
     assert (got.status, got.code) == (405, "METHOD_NOT_ALLOWED")
     assert set(got.headers["allow"].split(", ")) >= {"GET", "POST"}
+    assert got.headers["allow"] in got.json["error"]["message"]
     assert api.request("PUT", "/v1/queues", headers={}).status == 401
 
 
