@@ -5,11 +5,12 @@ import nothing heavy at their top; a test holds `orbit --help` to that.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
 import click
+from click.exceptions import NoSuchCommand
 
 ENTRY_POINT_GROUP = "orbit.commands"
 
@@ -79,6 +80,15 @@ class LazyGroup(click.Group):
             return None
         return LazyGroup(sources=inner, name=cmd_name, help=_GROUPS.get(cmd_name))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; say which ones are meant, perhaps, if there is none (click looks among loaded ones)."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            raise NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
+
 
 def program() -> LazyGroup:
     """Make the whole command line from our own commands and those of the packages above."""
@@ -117,6 +127,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if code is None:
             raise
         click.secho(f"orbit: {error}", fg="red", err=True)
+        for line in _violations(error):
+            click.echo(line, err=True)
         return code
     return left_with if isinstance(left_with, int) else 0
 
@@ -133,6 +145,14 @@ def _exit_code(error: Exception) -> int | None:
             return EXIT_REFUSED
         case _:
             return None
+
+
+def _violations(error: Exception) -> Iterator[str]:
+    """Name every place where a value does not fit its schema, so that they can be mended in one go."""
+    details = getattr(error, "details", None)
+    found = details.get("violations") if isinstance(details, Mapping) else None
+    for each in found if isinstance(found, list) else ():
+        yield f"  {each.get('pointer') or '/'}: {each.get('message')}"
 
 
 def _load(name: str, source: str) -> click.Command:

@@ -101,6 +101,35 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str]) ->
     assert "No such command 'absent'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [(["publsh", "file"], "publish"), (["instance", "pauze", "ID"], "pause"), (["instanc"], "instance")],
+)
+def test_a_mistyped_command_is_told_what_was_meant(
+    said: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.run(said) == 2
+    assert f"'{meant}'" in capsys.readouterr().err
+
+
+def test_a_refusal_names_every_place_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [
+        {"pointer": "", "message": "'amount' is a required property"},
+        {"pointer": "/a", "message": "1 is no text"},
+    ]
+    details = {"pointer": "/input", "violations": places}
+
+    def fail() -> None:
+        raise APIError({"code": "INVALID_REQUEST", "message": "no fit", "details": details}, status=400)
+
+    monkeypatch.setattr(program, "_load", lambda *_: click.Command("show", callback=fail))
+    assert program.run(["show"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[1:] == ["  /: 'amount' is a required property", "  /a: 1 is no text"]
+
+
 def test_the_packages_come_from_the_folder_of_the_command(tmp_path: Path) -> None:
     """A folder named like one of ours where the user stands must not be taken for it."""
     for name in ("api", "migrations", "definitions"):
