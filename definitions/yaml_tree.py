@@ -129,7 +129,10 @@ def _add_syntax_error(error: yaml.MarkedYAMLError, source: Source, findings: Fin
     if source.text[index : index + 1] == "\t":
         findings.at_index(Code.YAML_TAB, index, "a tab can't stand here", "use spaces")
         return
-    words = ", ".join(part for part in (error.context, error.problem) if part)
+    context = error.context
+    if context and error.context_mark and mark and error.context_mark.line != mark.line:
+        context += f" that begins on line {error.context_mark.line + 1}"
+    words = ", ".join(part for part in (context, error.problem) if part)
     if "nesting depth" in words:
         findings.at_index(Code.TOO_DEEP, index, f"a definition may be nested {DEPTH_MAX} levels deep")
         return

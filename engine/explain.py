@@ -135,10 +135,10 @@ def _paused(instance: Instance, pause: Pause) -> dict[str, Json]:
 def _needs_recovery(instance: Instance) -> dict[str, Json]:
     error = None if instance.error is None else instance.error.to_json()
     since = instance.clock_stopped_at
-    code = "an error" if instance.error is None else instance.error.code
+    cause = "an error" if instance.error is None else f"{instance.error.code}: {instance.error.message}"
     return {
         "kind": "RECOVERY",
-        "text": f"waits for a person to recover it from {code}",
+        "text": f"waits for a person to recover it from {cause}",
         "since": None if since is None else to_rfc3339(since),
         "error": error,
     }

@@ -120,7 +120,7 @@ def timed_out(weave: Weave) -> bytes:
         (pausing, ["PAUSE", "TASK"], "is PAUSING"),
         (ending, ["TASK"], "ends as CANCELLED"),
         (reviewed, ["REVIEW"], "waits for a review"),
-        (held, ["RECOVERY"], "waits for a person"),
+        (held, ["RECOVERY"], "waits for a person to recover it from BROKEN: as the test wants"),
         (retried, ["TASK"], "waits for task"),
         (refused, ["QUEUE_FULL"], "waits for room on queue other"),
         (asking, ["TIMER"], "asks again (round 2)"),

@@ -83,6 +83,11 @@ def test_refused_with_place(text: str, expected: list[tuple[str, int, int]]) -> 
     assert places(text) == expected
 
 
+def test_a_bracket_that_is_left_open_is_named_by_its_line() -> None:
+    assert "begins on line 2" in read("a: 1\nb: {c: d\ne:\n  - f: 1\n")[1][0].message
+    assert "begins" not in read("b: {c: d]\n")[1][0].message
+
+
 def test_a_refused_duplicate_keeps_the_first_value_and_names_its_line() -> None:
     tree, findings = read("a: 1\nb: 2\na: 3\n")
     assert tree is not None
