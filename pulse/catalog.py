@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 STALE_SECONDS = 1.0
 _REVISIONS_KEPT = 10_000
+# Who is overtaken this often goes on with what is known, and the next question looks again.
+_LOOKS = 3
 
 FENCING_EPOCH = "fencing_epoch"
 TYPES = "task_types"
@@ -35,6 +37,7 @@ class Catalog:
         self._revisions: OrderedDict[bytes, TypeRevision] = OrderedDict()
         self._sequence = 0
         self._looked_at = float("-inf")
+        self._turn = 0
 
     def freshen(self, tx: Transaction) -> None:
         """Look for changes if the last look is too long ago. Call it before `current` in the same transaction."""
@@ -43,25 +46,39 @@ class Catalog:
 
     def refresh(self, tx: Transaction) -> None:
         """Look for changes now."""
-        looked_at = time.monotonic()
+        for _ in range(_LOOKS):
+            if self._look(tx):
+                return
+
+    def _look(self, tx: Transaction) -> bool:
+        """Take over what the database says; False if that may be older than what has become known here meanwhile.
+
+        A statement lets others run: another look may end first, and who changed a type says so. Taken over all the
+        same, an older view would count until the next look, or, being below our mark, pass for a restored database.
+        """
+        looked_at, turn = time.monotonic(), self._turn
         marks = marks_read(tx)
-        self.fencing_epoch = marks.get(FENCING_EPOCH, 1)
         sequence = marks.get(TYPES, 0)
-        if sequence != self._sequence:
-            # A mark below ours is another database's (a restored one): then nothing that we know counts.
-            known = self._sequence if sequence > self._sequence else 0
-            found = types_changed(tx, after=known)
-            if not known:
-                self._current = {}
-                self._revisions.clear()
-            for row in found:
-                revision = self._keep(TypeRevision(row))
-                self._current[row.namespace_id, row.type, row.version] = revision
-            self._sequence = sequence
+        # A mark below ours is another database's (a restored one): then nothing that we know counts.
+        known = self._sequence if sequence >= self._sequence else 0
+        found = types_changed(tx, after=known) if sequence != self._sequence else []
+        if turn != self._turn:
+            return False
+        if not known:
+            self._current = {}
+            self._revisions.clear()
+        for row in found:
+            revision = self._keep(TypeRevision(row))
+            self._current[row.namespace_id, row.type, row.version] = revision
+        self.fencing_epoch = marks.get(FENCING_EPOCH, 1)
+        self._turn += 1
+        self._sequence = sequence
         self._looked_at = looked_at
+        return True
 
     def forget(self) -> None:
-        """Look again at the next question: something was changed here."""
+        """Look again at the next question: something was changed here. A look that is under way does not count."""
+        self._turn += 1
         self._looked_at = float("-inf")
 
     def current(self, namespace_id: bytes, type_: str, version: int) -> TypeRevision | None:

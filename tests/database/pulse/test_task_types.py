@@ -5,6 +5,7 @@ import json
 import pytest
 from sqlalchemy import select
 
+from orbit.database import Transaction
 from orbit.errors import InvalidRequest, StateConflict
 from orbit.ids import new_id
 from orbit.store.journal import Page, events_list
@@ -15,6 +16,7 @@ from pulse.report import Outcome, ReceiptKind, RejectCode, ReportedError
 from pulse.requests import RetryPolicy, RetryWish
 from pulse.sessions import Handler, SessionHello
 from pulse.states import AttemptState, ErrorClass, RecoverySafety, TaskState
+from pulse.store.types import marks_read
 from pulse.tables import attempt
 from pulse.tasks import attempts_list
 from tests.support.pulse import Pulse
@@ -217,6 +219,27 @@ def test_a_change_is_seen_by_other_nodes_and_a_submission_looks_for_it_only_now_
     before = counts["statements"]
     other.submit()
     assert counts["statements"] - before == unregistered
+
+
+def test_a_change_made_here_counts_at_once_though_a_look_from_before_it_is_under_way(
+    pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulse.queue()
+    pulse.register()
+    seen: list[dict[str, int]] = []
+
+    def marks_before(tx: Transaction) -> dict[str, int]:
+        seen.append(marks_read(tx))
+        if len(seen) > 1:
+            return seen[-1]
+        # The first look has read nothing yet when the type is committed, and its maker says so.
+        pulse.catalog.forget()
+        return {}
+
+    monkeypatch.setattr("pulse.catalog.marks_read", marks_before)
+    task_id = pulse.submit()
+    assert len(seen) == 2
+    assert pulse.task(task_id).row.type_revision_id is not None
 
 
 def test_r187_what_a_type_masks_is_shown_nowhere(pulse: Pulse) -> None:
