@@ -30,10 +30,13 @@ def insert_literals(table: Table, rows: Rows) -> str:
 
     The server takes literals as they come, at half of what JSON_TABLE costs it.
     """
-    columns = tuple(rows[0])
-    values = "),(".join([",".join([literal(row[name]) for name in columns]) for row in rows])
+    common, own = _apart(rows)
+    # Most columns of a batch hold the same in all its rows: they are written once, and each row fills in only its own.
+    alike = {name: literal(value).replace("%", "%%") for name, value in common.items()}
+    shape = "(" + ",".join([alike.get(name, "%s") for name in rows[0]]) + ")"
+    values = ",".join([shape % tuple([literal(row[name]) for name in own]) for row in rows])
     # The names are columns of our own tables, never input: so in all statements of this module.
-    return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({values})"  # noqa: S608
+    return f"INSERT INTO {table.name} ({_names(tuple(rows[0]))}) VALUES {values}"  # noqa: S608
 
 
 def update_text(table: Table, key: Key, rows: Rows, where: Mapping[str, Any]) -> str:

@@ -39,9 +39,24 @@ def test_text_arrives_as_it_was_sent(database: Database, text: str) -> None:
     assert database.transaction(work) == [text]
 
 
-@pytest.mark.parametrize(
+_ODD_TEXTS = pytest.mark.parametrize(
     "text", ["'; DROP TABLE orbit_event; -- ", "\\", "\\'", "%s %(x)s %%", "\x00\n\r\x1a", "𐀀é", '"']
 )
+
+
+@_ODD_TEXTS
+def test_what_all_inserted_rows_have_in_common_arrives_in_each(database: Database, text: str) -> None:
+    rows = [_row(text, subject_revision=revision) for revision in (1, 2, 3)]
+
+    def work(tx: Transaction) -> list[tuple[str, int]]:
+        tx.execute(_CLEAR)
+        tx.insert(event, rows)
+        return sorted((row.data, row.subject_revision) for row in tx.rows(_FIND, {"data": text}))
+
+    assert database.transaction(work) == [(text, 1), (text, 2), (text, 3)]
+
+
+@_ODD_TEXTS
 def test_no_text_ends_its_literal(database: Database, text: str) -> None:
     row = _row("before")
 
