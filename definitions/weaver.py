@@ -98,7 +98,9 @@ class Weaver:
             output = checked.template
             schema = schema_of(checked.type) if schema is None else {}  # what a `return` gives is not compared with it
         ends = bounds.sequence([total, bounds.value(), bounds.value()])  # the instance's own input and output
-        if self._model.on_failure == "compensate" and not self._undoing:
+        # A child that runs when the instance fails undoes what it did by its own definition.
+        has_child = any(node.kind is NodeKind.WORKFLOW for node in self._nodes)
+        if self._model.on_failure == "compensate" and not self._undoing and not has_child:
             message = "`on_failure: compensate` undoes nothing: no step has `compensate`"
             place = self._model.on_failure_place
             self._findings.at(Code.CONTRADICTION, place, message, "say how a step is undone, or write `fail`")

@@ -81,7 +81,7 @@ def admit(tx: Transaction, entrants: Sequence[Entrant]) -> list[Verdict]:
     begun = [entrant for entrant in keyed if isinstance(verdicts[entrant.instance_id], Admitted)]
     if begun:
         business_keys_use(tx, {_address(entrant): entrant.instance_id for entrant in begun})
-        _adopt(tx, [entrant for entrant in begun if entrant.takes])
+        adopt(tx, [entrant for entrant in begun if entrant.takes])
     return [verdicts[entrant.instance_id] for entrant in entrants]
 
 
@@ -194,8 +194,8 @@ def _scopes(entrant: Entrant, own: Mapping[bytes, int]) -> list[tuple[tuple[byte
     return scopes
 
 
-def _adopt(tx: Transaction, entrants: Sequence[Entrant]) -> None:
-    """Give instances the signals that wait for their keys."""
+def adopt(tx: Transaction, entrants: Sequence[Entrant]) -> None:
+    """Give instances the signals that wait for their keys, which are locked."""
     takers = {_address(entrant): entrant for entrant in entrants}
     waiting = signals_of_keys(tx, sorted(takers))
     if not waiting:

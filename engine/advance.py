@@ -146,7 +146,7 @@ def _enter_open(draft: Draft) -> None:
 
 
 def _cancel(draft: Draft, stimulus: CancelRequested) -> None:
-    is_new = stimulus.compensate and draft.compensation is None and bool(draft.flow.compensations)
+    is_new = stimulus.compensate and draft.compensation is None and draft.flow.can_undo
     if draft.ending_as is Ending.CANCELLED and not is_new:
         return
     draft.record(
@@ -160,10 +160,10 @@ def _cancel(draft: Draft, stimulus: CancelRequested) -> None:
         compensating.end_cancelled(draft, error)
     elif draft.state is InstanceState.ENDING:
         draft.end_as(Ending.CANCELLED, error)
+        if stimulus.compensate:
+            draft.want_compensation()
     else:
-        draft.begin_ending(Ending.CANCELLED, error)
-    if stimulus.compensate:
-        draft.want_compensation()
+        draft.begin_ending(Ending.CANCELLED, error, compensate=stimulus.compensate)
 
 
 def _recover(draft: Draft, decision: Recovered) -> None:

@@ -293,7 +293,7 @@ class Advancer:
         children_insert(tx, [child for work in works for child in work.children])
         told: list[tuple[bytes, StoredStimulus]] = []
         for work in works:
-            found = told_to_parent(work.stored.origin, work.stored.instance, work.instance)
+            found = told_to_parent(work.stored.origin, work.stored.instance, work.instance, work.flow)
             if work.cancels or work.instructions:
                 found += told_to_children(work.instance, work.cancels, work.instructions)
             work.has_told = bool(found or work.children)

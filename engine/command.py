@@ -42,6 +42,7 @@ class CancelTask:
     task_id: bytes
     reason: str
     is_child: bool = False
+    compensate: bool = False  # a child undoes first what it did
 
 
 @dataclass(frozen=True, slots=True)

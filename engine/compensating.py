@@ -86,6 +86,26 @@ def effect_seen(draft: Draft, late: LateSuccess) -> None:
         draft.fail(step.id, step.error)
 
 
+def has_undone_all(flow: Flow, instance: Instance) -> bool:
+    """Tell whether nothing of what an instance did is left for its parent to undo.
+
+    A child of its own that has succeeded, or has left something, is undone by the task that its definition names.
+    """
+    return instance.compensation is Compensation.DONE and not any(
+        _left_by_child(flow, instance, node)
+        for node in flow.graph.nodes
+        if node.kind is NodeKind.WORKFLOW and node.id not in flow.compensations
+    )
+
+
+def _left_by_child(flow: Flow, instance: Instance, node: Node) -> bool:
+    if node.within is not None:
+        around = instance.steps.get(node.within)  # its items have been put away: they may have had children
+        return around is not None and around.items is not None and around.items.next > 0
+    step = instance.steps.get(node.id)
+    return step is not None and _leaves_something(flow, step)
+
+
 def refusal(flow: Flow, instance: Instance, step: str) -> str | None:
     """Say why a decision about a step does not fit an instance that undoes what it did; None if it does."""
     if is_underway(instance) and step not in flow.undoing:
@@ -98,16 +118,22 @@ def _to_undo(draft: Draft) -> list[Step]:
     left = [
         step
         for name, node in draft.flow.compensations.items()
-        if node.id not in draft.steps and (step := draft.steps.get(name)) is not None and _may_have_effect(draft, step)
+        if node.id not in draft.steps
+        and (step := draft.steps.get(name)) is not None
+        and _leaves_something(draft.flow, step)
     ]
     # Steps that were decided by one advance have one instant; then the flow's own order says which came later.
     return sorted(left, key=lambda step: (step.finished_at or 0, order[step.id]), reverse=True)
 
 
-def _may_have_effect(draft: Draft, step: Step) -> bool:
+def _leaves_something(flow: Flow, step: Step) -> bool:
+    """Tell whether a step has had an effect, or may have, that is still there."""
+    if step.may_have_effect:
+        return True
     # What a child did before it failed or was cancelled is there, unless it has undone that itself.
-    has_child = draft.flow.nodes[step.id].kind is NodeKind.WORKFLOW and step.task_id is not None
-    return step.may_have_effect or (has_child and step.state in {StepState.FAILED, StepState.CANCELLED})
+    has_child = flow.nodes[step.id].kind is NodeKind.WORKFLOW and step.task_id is not None
+    has_stopped = step.state in {StepState.FAILED, StepState.CANCELLED}
+    return has_child and has_stopped and not (step.error is not None and step.error.is_undone)
 
 
 def _with_reason(error: Failure, reason: Failure | None) -> Failure:

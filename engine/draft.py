@@ -221,10 +221,14 @@ class Draft:
         if step.reason is reason:
             return
         changed = self.change(step, reason=reason)
-        assert changed.task_id is not None, f"step {step.id} is {step.state} without a task"
-        is_child = self.flow.nodes[step.id].kind is NodeKind.WORKFLOW
-        self._cancels.append(CancelTask(step.id, step.round, changed.task_id, reason.value, is_child))
+        self._ask_to_stop(changed, reason)
         self.record("step.cancel_requested", step.id, reason=reason.value)
+
+    def _ask_to_stop(self, step: Step, reason: StepReason) -> None:
+        assert step.task_id is not None, f"step {step.id} is {step.state} without a task"
+        is_child = self.flow.nodes[step.id].kind is NodeKind.WORKFLOW
+        undoes = is_child and self.compensation is not None
+        self._cancels.append(CancelTask(step.id, step.round, step.task_id, reason.value, is_child, undoes))
 
     def take_signal(self, signal: Signal, step: Step) -> None:
         """Let a wait have a stored signal, for itself alone."""
@@ -236,12 +240,18 @@ class Draft:
         assert step.task_id is not None, f"step {step.id} is {step.state} without a child"
         self._instructions.append(InstructChild(step.task_id, instructed))
 
-    def begin_ending(self, ending_as: Ending, error: Failure | None) -> None:
-        """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop."""
+    def begin_ending(self, ending_as: Ending, error: Failure | None, *, compensate: bool = False) -> None:
+        """Decide the end: nothing new starts, what waits is cancelled, what runs is asked to stop.
+
+        What was done is undone if so said, or if the instance fails and its definition says so; then children undo
+        what they did before they end.
+        """
         self.move(InstanceState.ENDING)
         self.end_as(ending_as, error)
-        if ending_as is Ending.FAILED and self.flow.graph.on_failure == "compensate":
-            self.want_compensation()
+        if self.flow.can_undo and (
+            compensate or (ending_as is Ending.FAILED and self.flow.graph.on_failure == "compensate")
+        ):
+            self.compensation = Compensation.WANTED
         for step in self.unfinished():
             self.stop(step, StepReason.INSTANCE_ENDED)
         for identifier in self.flow.own_steps:
@@ -258,9 +268,12 @@ class Draft:
         )
 
     def want_compensation(self) -> None:
-        """Decide that an ending instance undoes what it did, once nothing of it runs any more."""
-        if self.compensation is None and self.flow.compensations:
+        """Decide that an ending instance undoes what it did, once nothing of it runs any more; its children too."""
+        if self.compensation is None and self.flow.can_undo:
             self.compensation = Compensation.WANTED
+            for step in self.unfinished():
+                if step.has_task and step.task_id is not None and self.flow.nodes[step.id].kind is NodeKind.WORKFLOW:
+                    self._ask_to_stop(step, step.reason or StepReason.INSTANCE_ENDED)
 
     def freeze(self) -> tuple[Instance, Commands]:
         """Give the new state and the commands; equal to the old state, with no commands, if nothing happened."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from definitions.graph import ChildSpec
 from engine.command import CancelTask, InstructChild, SubmitTask
-from engine.instance import INPUT, Failure, Instance, Pause
+from engine.compensating import has_undone_all
+from engine.flow import Flow
+from engine.instance import INPUT, UNDONE, Failure, Instance, Pause
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepState
 from engine.stimulus import (
     ChildQuiet,
@@ -105,19 +107,28 @@ def told_to_children(
     """List what an advance tells the instance's children."""
     by = f"instance:{to_hex(parent.id)}"
     told: list[tuple[bytes, StoredStimulus]] = [
-        (cancel.task_id, Instructed(Instruction.CANCEL, cancel.reason, by)) for cancel in cancels if cancel.is_child
+        (cancel.task_id, Instructed(Instruction.CANCEL, cancel.reason, by, cancel.compensate))
+        for cancel in cancels
+        if cancel.is_child
     ]
     return told + [(each.child_id, each.instructed) for each in instructions]
 
 
-def told_to_parent(origin: Origin, before: Instance, after: Instance) -> list[tuple[bytes, StoredStimulus]]:
-    """List what an advance of a child tells its parent: its end, that it is quiet, that it waits for a person."""
+def told_to_parent(
+    origin: Origin, before: Instance, after: Instance, flow: Flow | None = None
+) -> list[tuple[bytes, StoredStimulus]]:
+    """List what an advance of a child tells its parent: its end, that it is quiet, that it waits for a person.
+
+    The `flow` is needed where it may have ended.
+    """
     parent = origin.parent
     if parent is None or after.revision == before.revision:
         return []
     told: list[StoredStimulus] = []
     if after.state in INSTANCE_TERMINAL:
-        told.append(TaskEnded(parent.step, parent.round, _OUTCOMES[after.state], _failure(origin, after)))
+        assert flow is not None, "what has ended has a flow"
+        error = _failure(origin, after, is_undone=has_undone_all(flow, after))
+        told.append(TaskEnded(parent.step, parent.round, _OUTCOMES[after.state], error))
     else:
         if needs_person(after) and not needs_person(before):
             told.append(ReviewOpened(parent.step, parent.round, _held(origin, after)))
@@ -143,12 +154,13 @@ def needs_person(instance: Instance) -> bool:
     )
 
 
-def _failure(origin: Origin, child: Instance) -> Failure | None:
+def _failure(origin: Origin, child: Instance, *, is_undone: bool) -> Failure | None:
     """Give a child's end as its parent's step sees it: the same code, with the way to the child."""
     if child.state is InstanceState.SUCCEEDED:
         return None
     error = child.error or Failure(child.state.value, f"{origin.workflow}@{origin.version} has ended {child.state}")
-    return Failure(error.code, error.message, {**(error.details or {}), **_link(origin, child)})
+    undone = {UNDONE: True} if is_undone else {}
+    return Failure(error.code, error.message, {**(error.details or {}), **_link(origin, child), **undone})
 
 
 def _held(origin: Origin, child: Instance) -> Failure:

@@ -72,6 +72,8 @@ class Flow:
             node.id: undoing for node in graph.nodes if (undoing := _compensation(node)) is not None
         }
         self.undoing = frozenset(node.id for node in self.compensations.values())
+        # Whether an instance that ends may have something to undo: its own, or that of a child which runs then.
+        self.can_undo = bool(self.compensations) or any(node.kind is NodeKind.WORKFLOW for node in graph.nodes)
         nodes = (*graph.nodes, *self.compensations.values())
         self.nodes: Mapping[str, Node] = PerItem(
             {node.id: node for node in nodes}, within, lambda _step, index, node: node_of_item(node, index)

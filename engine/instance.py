@@ -28,6 +28,7 @@ OUTPUT_INVALID = "OUTPUT_INVALID"  # the error of a task that succeeded with an 
 # The errors of tasks that have done their work, and only what they answered is of no use.
 _DONE_ALL_THE_SAME = frozenset({OUTPUT_INVALID, "OUTPUT_TOO_LARGE"})
 NON_RETRYABLE = "NON_RETRYABLE"
+UNDONE = "undone"  # the detail of a child's failure: what it did was undone by itself
 
 ROUNDS_KEPT = 5  # rounds of a poll that are kept at each end of its log
 
@@ -56,7 +57,14 @@ class Failure:
     @property
     def may_have_effect(self) -> bool:
         """Tell whether the effect is possible all the same: nobody knows, or only the answer was wrong."""
+        if self.is_undone:
+            return False
         return self.code in _DONE_ALL_THE_SAME or bool((self.details or {}).get("effect_unknown"))
+
+    @property
+    def is_undone(self) -> bool:
+        """Tell whether it is that of a child which has undone what it did."""
+        return bool((self.details or {}).get(UNDONE))
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Failure:

@@ -117,7 +117,8 @@ def needs_safety_statement(node: Node, step: Step) -> bool:
     if step.state is StepState.NEEDS_REVIEW:
         return True
     if node.kind is NodeKind.WORKFLOW:
-        return True  # what the child did before it failed would be done again
+        # What the child did before it failed would be done again, unless it has undone that.
+        return step.error is None or not step.error.is_undone
     return node.kind is NodeKind.TASK and step.doubts > 0
 
 

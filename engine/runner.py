@@ -11,7 +11,7 @@ which never change, are taken away there, and one that is missing was applied me
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,8 +22,8 @@ from gevent.event import Event
 from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, is_set_aside, next_due
 from engine.children import token
 from engine.flow import Flow
-from engine.obeying import obey
-from engine.stimulus import ChildQuiet, GateQuiet, Instructed, Stimulus, TaskEnded
+from engine.obeying import begins_alone, obey
+from engine.stimulus import ChildQuiet, GateQuiet, Instructed, Started, Stimulus, TaskEnded
 from engine.store.instances import Stored, instance_due_next, instances_due, instances_lock
 from engine.store.steps import steps_load
 from engine.store.stimuli import Pending, stimuli_probe, stimuli_take
@@ -95,6 +95,20 @@ def _instructed(found: Found) -> dict[bytes, Pending]:
     """Find the first instruction for each instance that has one: what else came for it waits until it is obeyed."""
     instructions = [entry for entry in found.stimuli if isinstance(entry.stimulus, Instructed)]
     return {entry.instance_id: entry for entry in reversed(instructions)}
+
+
+def _beginning_alone(locked: Sequence[Stored], flows: Mapping[bytes, Flow], found: Found) -> dict[bytes, Pending]:
+    """Find the children that have to begin in a transaction of their own."""
+    started = {entry.instance_id: entry for entry in found.stimuli if isinstance(entry.stimulus, Started)}
+    if not started:
+        return {}
+    return {
+        identifier: started[identifier]
+        for stored in locked
+        if (identifier := stored.instance.id) in started
+        and not is_set_aside(stored.instance)
+        and begins_alone(stored, flows[identifier])
+    }
 
 
 def _plain(entry: Pending) -> Stimulus:
@@ -255,6 +269,10 @@ class Runner:
         self._instructed = tuple(instructed.values())
         ids = [identifier for identifier in found.instance_ids if identifier not in instructed]
         flows, locked = self._readable(tx, instances_lock(tx, ids, newest=newest) if ids else [])
+        alone = _beginning_alone(locked, flows, found)
+        if alone:
+            self._instructed += tuple(alone.values())
+            locked = [stored for stored in locked if stored.instance.id not in alone]
         parted = _parted(locked, _taken(tx, locked, found))
         steps = steps_load(tx, [stored.instance.id for stored, _, _ in parted.active]) if parted.active else {}
         works = []

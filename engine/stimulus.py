@@ -164,11 +164,15 @@ class Instruction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instructed:
-    """A parent's instruction, stored for its child. The shell makes an operator's command of it, in its own time."""
+    """A parent's instruction, stored for its child. The shell makes an operator's command of it, in its own time.
+
+    `compensate` goes with a CANCEL: the child undoes first what it did, as its parent will.
+    """
 
     instruction: Instruction
     reason: str = ""
     by: str | None = None
+    compensate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from definitions.graph import Node, PollSpec, TaskSpec
 from engine import polling
 from engine.command import SubmitTask
 from engine.draft import Draft
-from engine.instance import Failure, Step
+from engine.instance import UNDONE, Failure, Step
 from engine.scope import ExpressionFailed, check_output, place_of, render, render_key
 from engine.states import InstanceState, StepReason, StepState
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, SubmissionRefused, TaskEnded
@@ -252,7 +252,9 @@ def _timed_out(step: Step, error: Failure | None) -> Failure:
 
 
 def _doubt(error: Failure | None) -> dict[str, Json] | None:
-    """Keep of an error that is told in other words that the effect may have happened."""
+    """Keep of an error that is told in other words that the effect may have happened, or was undone."""
+    if error is not None and error.is_undone:
+        return {UNDONE: True}
     return {"effect_unknown": True} if error is not None and error.may_have_effect else None
 
 

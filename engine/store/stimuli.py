@@ -130,6 +130,7 @@ def _columns(instance_id: bytes, stimulus: StoredStimulus) -> dict[str, Any]:
             step, number, said = stimulus.step, stimulus.round, {"paused_at": stimulus.paused_at}
         case Instructed():
             outcome, said = stimulus.instruction.value, {"reason": stimulus.reason, "by": stimulus.by}
+            said |= {"compensate": True} if stimulus.compensate else {}
         case SignalReceived():
             step = stimulus.name
         case Started() | GateQuiet():
@@ -172,4 +173,4 @@ def _stimulus(row: Row[Any], said: Json) -> StoredStimulus:
             return Started()
         case kind:
             assert kind == "INSTRUCTED", f"nobody stores a stimulus {kind}"
-            return Instructed(Instruction(row.outcome), said["reason"], said["by"])
+            return Instructed(Instruction(row.outcome), said["reason"], said["by"], said.get("compensate", False))

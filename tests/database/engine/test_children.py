@@ -297,3 +297,47 @@ def test_a_retired_child_goes_on_for_the_parents_that_were_published_with_it(wea
     assert weave.get(parent)["state"] == "SUCCEEDED"
     with pytest.raises(AssertionError, match="CHILD_RETIRED"):
         weave.publish(PARENT.replace("version: 1", "version: 2"))
+
+
+ASKING = """
+orbit: weave/1
+workflow: child
+version: 1
+input: {type: object}
+timeout: 1d
+defaults: {queue: main, start_within: 10m}
+steps:
+  - {id: a, task: do.a@1}
+  - {id: ok, wait: {signal: approved, timeout: 1h}}
+"""
+KEPT = PARENT.replace(", input: {n: 5}", "").replace("steps.c.output.n + 1", "1").replace("steps.c.output.n", "1")
+
+
+def test_a_signal_that_was_kept_for_its_business_key_is_given_to_a_child(weave: Weave) -> None:
+    weave.publish(ASKING)
+    weave.publish(KEPT)
+    weave.signal(("child", "k"), "approved", {"by": "ann"}, signal="early")
+    weave.signal(("child", "other"), "approved", None, signal="of another")
+    parents = [weave.start("parent", business_key="k"), weave.start("parent")]
+    weave.drive(good)
+    (asked,), (alone,) = (children(weave, parent) for parent in parents)
+    assert weave.signals_of(bytes.fromhex(asked["id"])) == [("early", "TAKEN", "ok")]
+    assert (asked["state"], alone["state"]) == ("SUCCEEDED", "RUNNING")
+    assert [weave.get(parent)["state"] for parent in parents] == ["SUCCEEDED", "RUNNING"]
+
+
+def test_a_child_that_is_born_paused_finds_its_signals_when_it_begins(weave: Weave) -> None:
+    weave.publish(ASKING)
+    weave.publish(KEPT.replace("steps:", "steps:\n  - {id: w, wait: {for: 5s}}"))
+    parent = weave.start("parent", business_key="k")
+    weave.signal(("child", "k"), "approved", None, signal="early")
+    weave.database.clock.advance(seconds_forward=6)
+    weave.runner.run_once()  # the child is born, and has not begun
+    (child,) = children(weave, parent)
+    weave.pause(bytes.fromhex(child["id"]))
+    weave.drive(good)
+    assert children(weave, parent)[0]["control"] == "PAUSED"
+    assert weave.signals_of(bytes.fromhex(child["id"])) == []
+    weave.resume(bytes.fromhex(child["id"]))
+    weave.drive(good)
+    assert weave.get(parent)["state"] == "SUCCEEDED"
