@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine import migration
 from engine.control import Controls, conflict
 from engine.control import Order as InstanceOrder
 from engine.migrate import Migration, Migrations
+from engine.pausing import PAUSABLE
 from engine.ports import Flows
 from engine.recover import Decision, Recoveries
 from engine.states import INSTANCE_TERMINAL, INSTANCE_UNFINISHED, Action, Control, InstanceState, StepState
@@ -31,15 +33,13 @@ if TYPE_CHECKING:
 PAUSE, RESUME, CANCEL = "instance.pause", "instance.resume", "instance.cancel"
 RECOVER, MIGRATE = "instance.recover", "instance.migrate"
 
-_GOING = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY})
-
 # Which instances an operation can be meant for; of those that are named by their ids none is left out.
 STATES: Mapping[str, frozenset[InstanceState]] = {
-    PAUSE: _GOING,
-    RESUME: _GOING,
+    PAUSE: PAUSABLE,
+    RESUME: PAUSABLE,
     CANCEL: INSTANCE_UNFINISHED,
     RECOVER: frozenset({InstanceState.NEEDS_RECOVERY}),
-    MIGRATE: _GOING,
+    MIGRATE: migration.STATES,
 }
 CONTROLS: Mapping[str, frozenset[Control]] = {
     PAUSE: frozenset({Control.ACTIVE}),
@@ -103,15 +103,27 @@ def _order(order: Order, subject: Subject, operation: str, *, is_exact: bool = F
 
 
 class Steer:
-    """Pause, resume or cancel each instance."""
+    """Pause or resume each instance."""
 
     def __init__(self, controls: Controls, operation: str) -> None:
         self._operation = operation
-        self._now = {PAUSE: controls.pause_now, RESUME: controls.resume_now, CANCEL: controls.cancel_now}[operation]
+        self._now = {PAUSE: controls.pause_now, RESUME: controls.resume_now}[operation]
 
     def apply(self, tx: Transaction, order: Order, subject: Subject) -> Json:
         """Steer one instance."""
         return _shown(self._now(tx, _order(order, subject, self._operation)))
+
+
+class CancelInstances:
+    """Cancel each instance; with compensation what its steps have done is undone first."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def apply(self, tx: Transaction, order: Order, subject: Subject) -> Json:
+        """Cancel one instance."""
+        compensate = bool(order.arguments.get("compensate"))
+        return _shown(self._controls.cancel_now(tx, _order(order, subject, CANCEL), compensate=compensate))
 
 
 class MigrateInstances:
@@ -165,7 +177,8 @@ def instance_operations(
 ) -> dict[str, BatchOperation]:
     """Return the operations on instances by name."""
     return {
-        **{name: Steer(controls, name) for name in (PAUSE, RESUME, CANCEL)},
+        **{name: Steer(controls, name) for name in (PAUSE, RESUME)},
+        CANCEL: CancelInstances(controls),
         RECOVER: RecoverInstances(controls, recoveries),
         MIGRATE: MigrateInstances(migrations),
     }

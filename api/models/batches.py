@@ -48,14 +48,15 @@ class TaskSelection(Request, frozen=True, kw_only=True):
 
 
 class InstanceSelection(Request, frozen=True, kw_only=True):
-    """Which instances: the named ones, or those of a filter that could be meant, by workflow or business key."""
+    """Which instances: the named ones, or those of a filter that could be meant, by workflow, business key or label."""
 
     ids: Annotated[list[HexId], Meta(min_length=1, max_length=IDS_MAX)] | None = None
     workflow: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     version: Version | None = None
-    state: Literal["RUNNING", "NEEDS_RECOVERY", "ENDING"] | None = None
+    state: Literal["RUNNING", "NEEDS_RECOVERY", "ENDING", "COMPENSATING"] | None = None
     control: Literal["ACTIVE", "PAUSING", "PAUSED"] | None = None
     business_key: BusinessKey | None = None
+    label: Annotated[str, Meta(max_length=400, description="As name=value")] | None = None
     created_after: Instant | None = None
     created_before: Instant | None = None
 
@@ -72,7 +73,8 @@ class CreateBatch(Request, frozen=True, kw_only=True):
     """Decide about many tasks or instances.
 
     A review needs a verdict and evidence, a retry evidence and a safety statement, a recovery an action and evidence, a
-    migration a version. A recovery without a step is about the one that has failed in each instance.
+    migration a version. A recovery without a step is about the one that has failed in each instance. With `compensate`
+    cancelled instances undo first what their steps have done.
     """
 
     operation: Operation
@@ -82,6 +84,7 @@ class CreateBatch(Request, frozen=True, kw_only=True):
     action: Literal["RETRY", "COMPLETE", "FAIL", "SKIP"] | None = None
     step: Annotated[str, Meta(min_length=1, max_length=128, description="Id of the step to recover")] | None = None
     version: Version | None = None
+    compensate: bool | None = None
     rate_per_second: RatePerSecond | None = None
     verdict: Literal["SUCCEEDED", "FAILED", "RETRY"] | None = None
     evidence: Evidence | UnsetType = UNSET

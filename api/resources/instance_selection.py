@@ -12,7 +12,7 @@ from api.resources.recovery import evidence_read
 from engine.instance_batches import CANCEL, MIGRATE, PAUSE, RECOVER, RESUME, InstanceChoice, instances_chosen
 from engine.ports import Flows
 from engine.states import Action, Control, InstanceState
-from engine.store.instances import Filter, Stored
+from engine.store.instances import Filter, Stored, label_parted
 from orbit.access import Scope
 from orbit.clock import from_rfc3339
 from orbit.errors import InvalidRequest, PayloadTooLarge
@@ -37,22 +37,23 @@ def instances_selected(
 ) -> list[Stored]:
     """Read the instances of a selection; raises InvalidRequest for one that no index serves."""
     caller = call.caller
-    criteria = (said.workflow, said.version, said.state, said.control, said.business_key, said.created_after)
+    criteria = (said.workflow, said.version, said.state, said.control, said.business_key, said.label)
     wanted = None
     named = None
     if said.ids is not None:
-        if any(value is not None for value in (*criteria, said.created_before)):
+        if any(value is not None for value in (*criteria, said.created_after, said.created_before)):
             raise InvalidRequest("ids and a filter exclude each other", pointer="/instances/ids")
         named = sorted({from_hex(each) for each in said.ids})
     else:
-        if said.workflow is None and said.business_key is None:
-            raise InvalidRequest("ids, workflow or business_key is required", pointer="/instances")
+        if said.workflow is None and said.business_key is None and said.label is None:
+            raise InvalidRequest("ids, workflow, business_key or label is required", pointer="/instances")
         wanted = Filter(
             workflow=said.workflow,
             version=said.version,
             state=None if said.state is None else InstanceState(said.state),
             control=None if said.control is None else Control(said.control),
             business_key=said.business_key,
+            label=None if said.label is None else _label(said.label),
             started_after=_instant(said.created_after, "/instances/created_after"),
             started_before=_instant(said.created_before, "/instances/created_before"),
         )
@@ -69,8 +70,12 @@ def instance_arguments(call: Call, body: CreateBatch) -> Json:
         raise InvalidRequest("a migration, and nothing else, needs a version", pointer="/version")
     if (body.action is None) == (body.operation == RECOVER):
         raise InvalidRequest("a recovery, and nothing else, needs an action", pointer="/action")
+    if body.compensate is not None and body.operation != CANCEL:
+        raise InvalidRequest("only a cancel compensates", pointer="/compensate")
     if body.operation == MIGRATE:
         return arguments | {"version": body.version}
+    if body.operation == CANCEL:
+        return arguments | {"compensate": bool(body.compensate)}
     if body.operation != RECOVER:
         return arguments
     if body.evidence is UNSET:
@@ -100,6 +105,13 @@ def selected_json(stored: Stored) -> Json:
         "version": origin.version,
         "revision": str(instance.revision),
     }
+
+
+def _label(text: str) -> tuple[str, str]:
+    parted = label_parted(text)
+    if parted is None:
+        raise InvalidRequest("a label is asked for as `name=value`", pointer="/instances/label")
+    return parted
 
 
 def _instant(text: str | None, pointer: str) -> int | None:

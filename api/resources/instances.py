@@ -27,7 +27,7 @@ from definitions.limits import ITEMS_MAX
 from engine.service import Instances as EngineInstances
 from engine.start import StartRequest
 from engine.states import Control, InstanceState
-from engine.store.instances import Filter, Place
+from engine.store.instances import Filter, Place, label_parted
 from orbit.access import Scope
 from orbit.errors import InvalidRequest
 from orbit.jsontext import Json
@@ -193,7 +193,7 @@ def _label(query: Query) -> tuple[str, str] | None:
     text = query.text("label", length_max=400)
     if text is None:
         return None
-    name, separator, value = text.partition("=")
-    if not name or not separator:
+    parted = label_parted(text)
+    if parted is None:
         raise query.refused("label", "a label is asked for as `name=value`")
-    return name, value
+    return parted

@@ -30,6 +30,13 @@ _OWN = {
     "instance.recover": "orbit.cli.instance_control:recover",
     "instance.fork": "orbit.cli.instance_moves:fork",
     "instance.migrate": "orbit.cli.instance_moves:migrate",
+    **{
+        f"instance.batch.{name}": f"orbit.cli.batches:{name}"
+        for name in ("preview", "start", "watch", "show", "items", "stop")
+    },
+    "instance.batch.list": "orbit.cli.batches:list_",
+    "namespace.show": "orbit.cli.namespaces:show",
+    "namespace.set-limit": "orbit.cli.namespaces:set_limit",
     "instance.list": "orbit.cli.instance_looks:list_",
     "instance.show": "orbit.cli.instances:show",
     "instance.watch": "orbit.cli.instances:watch",
@@ -52,8 +59,10 @@ _OWN = {
     "worker": "orbit.cli.worker:worker",
 }
 _GROUPS = {
+    "batch": "Decide about many instances at once: preview, start, watch, stop.",
     "db": "Keep the database's schema.",
     "instance": "Look at instances, and control them as their operator.",
+    "namespace": "Look at the credential's namespace, and set its limit.",
     "workflow": "Look at published workflows, and manage their versions.",
 }
 

@@ -1,4 +1,4 @@
-"""What the client sends and gets of batches: one decision about many tasks, carried out item by item."""
+"""What the client sends and gets of batches: one decision about many tasks or instances, item by item."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TaskSelection(Request, frozen=True, kw_only=True):
 
 
 class InstanceSelection(Request, frozen=True, kw_only=True):
-    """Which instances: `ids`, or a filter by `workflow` or `business_key`, narrowed by the rest."""
+    """Which instances: `ids`, or a filter by `workflow`, `business_key` or `label` (`name=value`), and the rest."""
 
     ids: list[str] | None = None
     workflow: str | None = None
@@ -31,6 +31,7 @@ class InstanceSelection(Request, frozen=True, kw_only=True):
     state: str | None = None
     control: str | None = None
     business_key: str | None = None
+    label: str | None = None
     created_after: str | None = None
     created_before: str | None = None
 
@@ -39,7 +40,8 @@ class CreateBatch(Request, frozen=True, kw_only=True):
     """One decision about many tasks (`task.cancel`, `.review`, `.retry`) or instances.
 
     Those are `instance.pause`, `.resume`, `.cancel`, `.recover` and `.migrate`. A review needs `verdict` and
-    `evidence`, a retry `evidence` and `safety_statement`, a recovery `action` and `evidence`, a migration `version`.
+    `evidence`, a retry `evidence` and `safety_statement`, a recovery `action` and `evidence`, a migration `version`; a
+    cancel may `compensate`.
     """
 
     operation: str
@@ -49,6 +51,7 @@ class CreateBatch(Request, frozen=True, kw_only=True):
     action: str | None = None
     step: str | None = None
     version: int | None = None
+    compensate: bool | None = None
     rate_per_second: float | None = None
     verdict: str | None = None
     evidence: Any = UNSET
@@ -81,6 +84,11 @@ class Batch(Struct, frozen=True, kw_only=True):
     revision: int = 0
     items: ItemCounts = ItemCounts()
 
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether nothing of it will be decided any more."""
+        return self.state in {"DONE", "STOPPED"}
+
 
 class BatchReceipt(Struct, frozen=True, kw_only=True):
     """The receipt of a creation or a stop: the batch as it was at that moment."""
@@ -89,24 +97,26 @@ class BatchReceipt(Struct, frozen=True, kw_only=True):
     batch: Batch = Batch()
 
 
-class SelectedTask(Struct, frozen=True, kw_only=True):
-    """A task that would be an item."""
+class SelectedSubject(Struct, frozen=True, kw_only=True):
+    """A task (with queue and type) or an instance (with workflow and control) that would be an item."""
 
     id: str = ""
     state: str = ""
     queue: str = ""
     type: str = ""
+    workflow: str = ""
+    control: str = ""
     version: int = 0
     revision: int = 0
 
 
 class BatchPreview(Struct, frozen=True, kw_only=True):
-    """What a batch would be about: how many tasks, by state, and the first of them."""
+    """What a batch would be about: how many tasks or instances, by state, and the first of them."""
 
     operation: str = ""
     count: int = 0
     by_state: dict[str, int] = {}
-    first: list[SelectedTask] = []
+    first: list[SelectedSubject] = []
 
 
 class BatchEntry(Struct, frozen=True, kw_only=True):

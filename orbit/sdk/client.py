@@ -17,15 +17,7 @@ from typing import Any, Self, TypeVar
 
 from orbit import jsontext
 from orbit.sdk import models, settings
-from orbit.sdk.batch_models import (
-    Batch,
-    BatchEntry,
-    BatchPreview,
-    BatchReceipt,
-    CreateBatch,
-    InstanceSelection,
-    TaskSelection,
-)
+from orbit.sdk.batches import BatchCalls
 from orbit.sdk.calls import segment as _segment
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.instance_moves import InstanceMoveCalls
@@ -74,7 +66,7 @@ YAML_TYPE = "application/yaml"
 SubjectT = TypeVar("SubjectT", Task, Instance)
 
 
-class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, NamespaceCalls):
+class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, NamespaceCalls, BatchCalls):
     """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
 
     What is not given is read from the environment: `ORBIT_URL`, `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.
@@ -197,36 +189,6 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, 
         """
         return _wait(lambda wait, revision: self.get_task(task_id, wait_seconds=wait, after_revision=revision),
                      timeout_seconds)  # fmt: skip
-
-    # Batches: one decision about many tasks.
-
-    def preview_batch(self, operation: str, selection: TaskSelection | InstanceSelection) -> BatchPreview:
-        """Say what a batch would be about; nothing is changed."""
-        about = "tasks" if isinstance(selection, TaskSelection) else "instances"
-        body = jsontext.dumps({"operation": operation, about: selection.content()})
-        exchange = Exchange("POST", "/v1/batches:preview", "preview_batch", body=body)
-        return models.read(self._transport.send(exchange).data, BatchPreview)
-
-    def create_batch(self, key: str, request: CreateBatch) -> BatchReceipt:
-        """Decide about many tasks or instances; each is decided on its own, no faster than the rate."""
-        return models.read(self._write("/v1/batches", "create_batch", key, request.body()), BatchReceipt)
-
-    def get_batch(self, batch_id: str) -> Batch:
-        """Read a batch and how far it is."""
-        return models.read(self._read(f"/v1/batches/{_segment(batch_id)}", "get_batch").data, Batch)
-
-    def list_batches(self) -> Iterator[Batch]:
-        """List batches, newest first."""
-        return self._pages("/v1/batches", "list_batches", {}, Batch)
-
-    def batch_items(self, batch_id: str, **query: str) -> Iterator[BatchEntry]:
-        """List a batch's items in order, with what came of each; `state` narrows them."""
-        return self._pages(f"/v1/batches/{_segment(batch_id)}/items", "batch_items", query, BatchEntry)
-
-    def stop_batch(self, batch_id: str, key: str, *, reason: str) -> BatchReceipt:
-        """Stop a batch before its next item. Raises APIError STATE_CONFLICT if it has ended."""
-        path = f"/v1/batches/{_segment(batch_id)}:stop"
-        return models.read(self._write(path, "stop_batch", key, jsontext.dumps({"reason": reason})), BatchReceipt)
 
     # Workflows and instances.
 

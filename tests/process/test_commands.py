@@ -174,3 +174,54 @@ def test_r088_a_node_refuses_a_schema_that_is_not_its_own(short_folder: Path) ->
     assert refused.returncode == 3
     assert "run `orbit db upgrade`" in refused.stderr
     assert not (short_folder / "empty.db").exists()
+
+
+@pytest.mark.databases("sqlite")
+def test_many_instances_are_decided_about_at_the_command_line(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        for name, value in installation.environment.items():
+            monkeypatch.setenv(name, value)
+        code = program.run(arguments)
+        return code, *capsys.readouterr()
+
+    batch = ("instance", "batch")
+    slow = installation.file("slow.yaml", ECHO.replace("100ms", "30m").replace("workflow: echo", "workflow: slow"))
+    assert run("publish", slow)[0] == 0
+    ids = [run("start", "slow", "--input", '{"text": "x"}', "--label", "team=a")[1].strip() for _ in range(3)]
+
+    code, out, _ = run(*batch, "preview", "pause", "--label", "team=a")
+    assert (code, out.splitlines()[0]) == (0, "3 instances: 3 RUNNING")
+    assert [line.split()[:2] for line in out.splitlines()[2:]] == [[each, "slow@1"] for each in ids]
+    assert run(*batch, "preview", "pause")[0] == 1, "everything is no selection"
+
+    code, out, _ = run(*batch, "start", "pause", "--workflow", "slow", "--reason", "a look", "--rate", "500", "--watch")
+    assert (code, out.splitlines()[-1]) == (0, "instance.pause  DONE  3 of 3 done")
+    batch_id = out.splitlines()[0]
+    listed = run("instance", "list", "--workflow", "slow", "--control", "PAUSED")[1]
+    assert len(listed.splitlines()) == 4
+    shown = run(*batch, "items", batch_id)[1].splitlines()
+    assert [line.split()[:4] for line in shown[1:]] == [[each, "DONE", "RUNNING", "PAUSED"] for each in ids]
+    assert "reason    a look" in run(*batch, "show", batch_id)[1]
+    assert batch_id in run(*batch, "list")[1]
+    assert "STATE_CONFLICT" in run(*batch, "stop", batch_id, "--reason", "late")[2]
+
+    code, out, _ = run(*batch, "start", "migrate", "--id", ids[0], "--to-version", "7", "--reason", "newer", "--watch")
+    assert code == 1, "an item was refused"
+    assert "instance.migrate  DONE  0 of 1 done, 1 refused" in out.splitlines()
+    assert re.search(rf"^{ids[0]}  REFUSED  NOT_FOUND: ", out, re.MULTILINE)
+
+    code, out, _ = run(*batch, "start", "cancel", "--workflow", "slow", "--reason", "over", "--compensate", "--json")
+    assert code == 0
+    assert run(*batch, "watch", json.loads(out)["batch"]["id"])[0] == 0
+    assert {run("watch", each)[0] for each in ids} == {1}, "cancelled"
+
+    assert run("namespace", "show")[1] == "no limit, 0 counted, revision 0\n"
+    assert run("namespace", "set-limit", "1", "--reason", "a small machine")[1] == "1, revision 1\n"
+    assert run("start", "slow", "--input", '{"text": "x"}')[0] == 0
+    assert "TOO_MANY_RUNNING" in run("start", "slow", "--input", '{"text": "x"}')[2]
+    assert run("namespace", "show")[1] == "at most 1 running instances, 1 counted, revision 1\n"
+    assert "STATE_CONFLICT" in run("namespace", "set-limit", "2", "--reason", "x", "--revision", "7")[2]
+    assert run("namespace", "set-limit", "none", "--reason", "a large one")[1] == "no limit, revision 2\n"
+    assert run("namespace", "set-limit", "nothing", "--reason", "x")[0] == 2

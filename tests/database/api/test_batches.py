@@ -121,3 +121,7 @@ def test_what_a_batch_of_instances_needs_is_asked_for(caller: Caller, task_ids: 
     assert caller.post("/v1/batches", CANCEL | {"instances": {"workflow": "pay"}}).pointer == "/tasks"
     named = {"ids": ["0" * 32], "workflow": "pay"}
     assert caller.post("/v1/batches", body | {"version": 2, "instances": named}).pointer == "/instances/ids"
+    pause = body | {"operation": "instance.pause", "instances": {"label": "team=a"}}
+    assert caller.post("/v1/batches", pause).json["error"]["message"] == "nothing is selected"
+    assert caller.post("/v1/batches", pause | {"instances": {"label": "team"}}).pointer == "/instances/label"
+    assert caller.post("/v1/batches", pause | {"compensate": True}).pointer == "/compensate"

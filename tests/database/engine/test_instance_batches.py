@@ -183,3 +183,38 @@ def test_a_stopped_batch_leaves_the_rest_alone(weave: Weave, started: list[bytes
     weave.database.transaction(lambda tx: batch_stop(tx, command, weave.actor, batch_id=batch, reason="a test"))
     runner_of(weave).run_once()
     assert {weave.get(each)["control"] for each in started} == {"ACTIVE"}
+
+
+UNDONE = TWO_TASKS.replace("do.a@1", "do.a@1, compensate: {task: do.x@1}", 1)
+
+
+@pytest.mark.parametrize("more", [{}, {"compensate": True}])
+def test_many_are_cancelled_and_undo_what_they_did_if_so_said(weave: Weave, more: dict[str, bool]) -> None:
+    weave.publish(UNDONE)
+    ids = [weave.start("two") for _ in range(3)]
+    weave.work(answers)
+    weave.advance()
+    undone: list[str] = []
+
+    def handlers(step: str, *_: Json) -> Done:
+        undone.append(step)
+        return answers(step)
+
+    assert {said for said, _ in finish(weave, create(weave, CANCEL, more)).values()} == {"DONE"}
+    weave.drive(handlers)
+    assert undone == (["a.undo"] * 3 if more else [])
+    assert {(weave.get(each)["state"], weave.get(each)["compensation"]) for each in ids} == {
+        ("CANCELLED", "DONE" if more else None)
+    }
+
+
+def test_what_undoes_can_be_paused_with_the_others(weave: Weave) -> None:
+    weave.publish(UNDONE)
+    one = weave.start("two")
+    weave.work(answers)
+    weave.advance()
+    weave.cancel(one, compensate=True)
+    weave.advance()
+    assert weave.get(one)["state"] == "COMPENSATING"
+    assert set(finish(weave, create(weave, PAUSE))) == {one}
+    assert weave.get(one)["control"] == "PAUSED"
