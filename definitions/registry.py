@@ -21,6 +21,7 @@ from definitions.store import (
     Workflow,
     version_content,
     version_find,
+    version_find_default,
     version_highest_usable,
     version_insert,
     versions_find,
@@ -157,8 +158,9 @@ def _pinned(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> dict[st
 def version_get(tx: Transaction, namespace_id: bytes, workflow: str, number: int | None) -> VersionSummary:
     """Read a version, the default one if `number` is None. Raises NotFound."""
     if number is None:
-        number = workflow_default(tx, namespace_id, workflow)
-    found = None if number is None else version_find(tx, namespace_id, workflow, number=number)
+        found = version_find_default(tx, namespace_id, workflow)
+    else:
+        found = version_find(tx, namespace_id, workflow, number=number)
     if found is None:
         raise not_found(workflow, number)
     return found

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import and_, bindparam, func, select, update
 
 from definitions.tables import version, workflow
+from orbit.database.hot import Hot
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -82,10 +83,22 @@ _HIGHEST_USABLE = select(func.max(version.c.version)).where(
     version.c.workflow == bindparam("workflow"),
     version.c.state != VersionState.RETIRED.value,
 )
-_FIND = _SUMMARY.where(
-    version.c.namespace_id == bindparam("namespace_id"),
-    version.c.workflow == bindparam("workflow"),
-    version.c.version == bindparam("version"),
+_FIND = Hot(
+    _SUMMARY.where(
+        version.c.namespace_id == bindparam("namespace_id"),
+        version.c.workflow == bindparam("workflow"),
+        version.c.version == bindparam("version"),
+    )
+)
+_FIND_DEFAULT = Hot(
+    _SUMMARY.join(
+        workflow,
+        and_(
+            workflow.c.namespace_id == version.c.namespace_id,
+            workflow.c.name == version.c.workflow,
+            workflow.c.default_version == version.c.version,
+        ),
+    ).where(version.c.namespace_id == bindparam("namespace_id"), version.c.workflow == bindparam("workflow"))
 )
 _CONTENT = select(version.c.source, version.c.graph_format, version.c.graph).where(
     version.c.namespace_id == bindparam("namespace_id"),
@@ -176,6 +189,12 @@ def workflows_find(tx: Transaction, namespace_id: bytes, *, limit: int, after_na
 def version_find(tx: Transaction, namespace_id: bytes, name: str, *, number: int) -> VersionSummary | None:
     """Read a version without its source and graph."""
     row = tx.row(_FIND, {"namespace_id": namespace_id, "workflow": name, "version": number})
+    return None if row is None else _summary(row)
+
+
+def version_find_default(tx: Transaction, namespace_id: bytes, name: str) -> VersionSummary | None:
+    """Read a workflow's default version without its source and graph, None if there is no such workflow."""
+    row = tx.row(_FIND_DEFAULT, {"namespace_id": namespace_id, "workflow": name})
     return None if row is None else _summary(row)
 
 

@@ -6,7 +6,8 @@ A task's id is minted by the shell (the core has no source of randomness); step 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from definitions.graph import ChildSpec, TaskSpec
 from engine.instance import Step
@@ -15,8 +16,7 @@ from orbit.clock import Micros
 from orbit.jsontext import Json
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitTask:
+class SubmitTask(Struct, frozen=True):
     """Submit one Pulse task for a round of a step, or start its child. All instants are absolute.
 
     A child is to its parent what a task is: it has the step's round, its end is the end of a task, and it is asked to
@@ -33,8 +33,7 @@ class SubmitTask:
     retry_of: bytes | None = None  # the ended task whose line it continues
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTask:
+class CancelTask(Struct, frozen=True):
     """Ask the unfinished task of a step, or its child, to stop."""
 
     step: str
@@ -45,24 +44,21 @@ class CancelTask:
     compensate: bool = False  # a child undoes first what it did
 
 
-@dataclass(frozen=True, slots=True)
-class InstructChild:
+class InstructChild(Struct, frozen=True):
     """Tell the unfinished child of a step something."""
 
     child_id: bytes
     instructed: Instructed
 
 
-@dataclass(frozen=True, slots=True)
-class TakeSignal:
+class TakeSignal(Struct, frozen=True):
     """Note that a step has taken a stored signal, which no other wait may have any more."""
 
     id: bytes
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One line of the history, for people: what happened, to which step (None: the instance), with which facts."""
 
     kind: str
@@ -70,8 +66,7 @@ class Entry:
     data: Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True)
-class SettledItem:
+class SettledItem(Struct, frozen=True):
     """An item of a foreach that is done with: its steps as they ended. Nothing of it is looked at again."""
 
     foreach: str
@@ -79,8 +74,7 @@ class SettledItem:
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Struct, frozen=True):
     """All that one advance asks for.
 
     `values` are to be kept (outputs that no task holds, and the instance's own), `steps` are the ids whose rows have

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
 from definitions.diff import diff_graphs
 from definitions.graph import KeyPolicy
@@ -160,7 +160,7 @@ class Forks:
         )
         stimulus = Forked(fork.step, to_hex(before.id), source.stored.origin.version, order.reason, order.actor.name)
         work = Work(Stored(origin, instance), plan.flow, [stimulus], is_new=True)
-        work.instance = replace_struct(instance, steps=dict(plan.kept))
+        work.instance = replace(instance, steps=dict(plan.kept))
         work.changed_steps |= plan.kept.keys()
         texts = values_load(tx, [(before.id, slot) for slot in (INPUT, *plan.kept)])
         work.kept = {slot: json.loads(text) for (_, slot), text in texts.items()}

@@ -6,8 +6,10 @@ that the new version adds to the end of a branch which has ended begins at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from engine import migration
 from engine.batch import Advancer, Work

@@ -9,8 +9,9 @@ can be called again. A step that was skipped or has failed has no output, and re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from definitions.expression import EvaluationError, Expression
 from definitions.expression.functions import to_text
@@ -63,8 +64,7 @@ class _Roots(dict[str, Json]):
         raise KeyError(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where an expression stands, as far as its roots depend on that.
 
     `error_of` names the step whose error is handled there, `output_of` the poll whose current answer is judged.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_field
 
 from msgspec.structs import replace
 
@@ -231,7 +230,7 @@ class Simulation:
         """Do the shell's part of a command; None if a server would refuse it."""
         match command:
             case PauseRequested():
-                return replace_field(command, in_flight=self._running()) if self.instance.state in PAUSABLE else None
+                return replace(command, in_flight=self._running()) if self.instance.state in PAUSABLE else None
             case Recovered():
                 if refusal(self._flow, self.instance, command) is not None:
                     return None

@@ -10,8 +10,10 @@ of it, because the same answer is given again to every replay.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from definitions.graph import KeyPolicy, NodeKind
 from definitions.limits import VALUE_BYTES_MAX

@@ -6,8 +6,9 @@ A stimulus names the step and the round whose task it is about, so that a repeat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from engine.instance import Failure
 from engine.states import Action
@@ -23,13 +24,11 @@ class Outcome(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The instance begins: its first steps are entered."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
+class TaskEnded(Struct, frozen=True):
     """A task became terminal. Its output is a value, not part of this."""
 
     step: str
@@ -38,16 +37,14 @@ class TaskEnded:
     error: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LateSuccess:
+class LateSuccess(Struct, frozen=True):
     """A worker has reported that a task did its work, after that task had ended FAILED or CANCELLED."""
 
     step: str
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewOpened:
+class ReviewOpened(Struct, frozen=True):
     """The outcome of a task is unknown: it waits for a person."""
 
     step: str
@@ -55,16 +52,14 @@ class ReviewOpened:
     error: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewClosed:
+class ReviewClosed(Struct, frozen=True):
     """A review ended with one more attempt of the same task."""
 
     step: str
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionRefused:
+class SubmissionRefused(Struct, frozen=True):
     """Pulse did not take a task; `retryable` if only room is missing."""
 
     step: str
@@ -73,8 +68,7 @@ class SubmissionRefused:
     retryable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(Struct, frozen=True):
     """Somebody wants the instance to end CANCELLED, undoing first what it did if so said; `by` names the credential."""
 
     reason: str
@@ -82,8 +76,7 @@ class CancelRequested:
     compensate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """A person has decided about a step, or with `step` None about the instance; `output` counts for COMPLETE only."""
 
     action: Action
@@ -93,8 +86,7 @@ class Recovered:
     by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PauseRequested:
+class PauseRequested(Struct, frozen=True):
     """Somebody has closed the instance's gate; `in_flight` of its tasks still run behind it.
 
     `parent_paused_at` is given if the instance is paused with its parent: which pause of the parent that is.
@@ -106,13 +98,11 @@ class PauseRequested:
     parent_paused_at: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GateQuiet:
+class GateQuiet(Struct, frozen=True):
     """Nothing runs behind the instance's closed gate any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(Struct, frozen=True):
     """A new instance begins at a step, with what lies before it copied from another one, `source` in hex."""
 
     step: str
@@ -122,8 +112,7 @@ class Forked:
     by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Migrated:
+class Migrated(Struct, frozen=True):
     """The instance goes on with another version of its workflow, which is the flow from now on.
 
     `deadline_at` is the new end of its budget, `poll_ends` those of polls in their gap whose bounds have changed.
@@ -137,8 +126,7 @@ class Migrated:
     by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChildQuiet:
+class ChildQuiet(Struct, frozen=True):
     """Nothing of the child of a step runs any more: it is paused, or has ended; `paused_at` is its parent's pause."""
 
     step: str
@@ -146,8 +134,7 @@ class ChildQuiet:
     paused_at: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeRequested:
+class ResumeRequested(Struct, frozen=True):
     """Somebody lets the instance go on; `from_parent`: its parent goes on."""
 
     reason: str = ""
@@ -162,8 +149,7 @@ class Instruction(StrEnum):
     FOLLOW = "FOLLOW"  # be paused exactly while the parent is
 
 
-@dataclass(frozen=True, slots=True)
-class Instructed:
+class Instructed(Struct, frozen=True):
     """A parent's instruction, stored for its child. The shell makes an operator's command of it, in its own time.
 
     `compensate` goes with a CANCEL: the child undoes first what it did, as its parent will.
@@ -175,8 +161,7 @@ class Instructed:
     compensate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SignalReceived:
+class SignalReceived(Struct, frozen=True):
     """A signal of this name was stored for the instance. The stored signals themselves are a value."""
 
     name: str

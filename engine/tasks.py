@@ -7,7 +7,8 @@ passed is still decided by what its task answers, so a success that came anyway 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from definitions.graph import Node, PollSpec, TaskSpec
 from engine import polling
@@ -59,8 +60,7 @@ def next_round(draft: Draft, node: Node, step: Step) -> None:
     _submit(draft, step, spec, rendered)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rendered:
+class _Rendered(Struct, frozen=True):
     """What a task's templates give: its params, and the concurrency keys that it holds."""
 
     params: Json

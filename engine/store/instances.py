@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 from sqlalchemy import bindparam, func, select, tuple_, update
 
@@ -20,7 +21,9 @@ from engine.states import Compensation, Control, Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
 from orbit.database.alike import Change, changes_write
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
+from orbit.database.packed import Packed
 from orbit.formats import FIRST
 from orbit.jsontext import dumps
 
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
 OF_KEY_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(msgspec.Struct, frozen=True):
     """Whose child an instance is: the parent, the step that has started it, and that step's round."""
 
     id: bytes
@@ -42,8 +44,7 @@ class Parent:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """What an instance was started with and keeps for life. `queues` is the starter's range, None for all.
 
     `format` numbers the form in which its state is stored. `root_id` is the first of its line of parents; None for one
@@ -64,8 +65,7 @@ class Origin:
     root_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """An instance as it is stored: its origin and its state, here without steps and values."""
 
     origin: Origin
@@ -105,13 +105,57 @@ class Place:
     id: bytes
 
 
+class _InstanceRow(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of a row as they travel packed; JSON is still text."""
+
+    id: bytes
+    namespace_id: bytes
+    workflow: str
+    version: int
+    state: InstanceState
+    format: int
+    parent_id: bytes | None
+    parent_step: str | None
+    parent_round: int | None
+    root_id: bytes | None
+    ending_as: Ending | None
+    revision: int
+    control: Control
+    compensation: Compensation | None
+    pause: str | None
+    forked_from: bytes | None
+    business_key: bytes | None
+    labels: str | None
+    counted: int
+    pause_at: str | None
+    queues: str | None
+    started_by: str
+    traceparent: str | None
+    error: str | None
+    started_at: Micros
+    deadline_at: Micros
+    clock_stopped_at: Micros | None
+    due_at: Micros | None
+    finished_at: Micros | None
+
+
+_PACKED = Packed(_InstanceRow, table)
 _IS_KNOWN = table.c.format <= bindparam("newest")  # what is stored in a newer form is a newer node's
-_LOCK = (through(select(table), table).where(ids_in(table.c.id), _IS_KNOWN).order_by(table.c.id)).with_for_update(
-    skip_locked=True
+_LOCK = Hot(
+    through(select(_PACKED.column), table)
+    .where(ids_in(table.c.id), _IS_KNOWN)
+    .order_by(table.c.id)
+    .with_for_update(skip_locked=True)
 )
-_DUE = select(table.c.id).where(table.c.due_at <= bindparam("now"), _IS_KNOWN).order_by(table.c.due_at, table.c.id)
-_NEXT_DUE = select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after"))
-_FIND = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
+_DUE = Hot(
+    select(table.c.id)
+    .where(table.c.due_at <= bindparam("now"), _IS_KNOWN)
+    .order_by(table.c.due_at, table.c.id)
+    .limit(bindparam("limit"))
+)
+_NEXT_DUE = Hot(select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after")))
+_ONE = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
+_FIND = Hot(_ONE)
 # A key is looked back on so far: whoever uses one for ever more instances still costs the same.
 _OF_KEY = (
     select(table)
@@ -126,8 +170,8 @@ _OF_KEYS = (
     .order_by(table.c.started_at.desc(), table.c.id.desc())
 )
 _MOVE = update(table).where(table.c.id == bindparam("moved")).values(version=bindparam("to"))
-_LOCK_ONE = _FIND.with_for_update()
-_REVISIONS = through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id))
+_LOCK_ONE = Hot(_ONE.with_for_update())
+_REVISIONS = Hot(through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id)))
 
 
 def instances_lock(tx: Transaction, ids: Sequence[bytes], *, newest: int) -> list[Stored]:
@@ -135,7 +179,7 @@ def instances_lock(tx: Transaction, ids: Sequence[bytes], *, newest: int) -> lis
 
     Left out are those that somebody else has locked, and those in a newer form than `newest`.
     """
-    return [stored_of(row) for row in tx.rows(_LOCK, {"ids": ids, "newest": newest})]
+    return [stored_of(row) for row in _PACKED.unpack(tx.rows(_LOCK, {"ids": ids, "newest": newest}))]
 
 
 def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
@@ -146,7 +190,7 @@ def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> St
 
 def instances_due(tx: Transaction, now: Micros, *, newest: int, limit: int) -> list[bytes]:
     """List the ids of instances to be looked at, the longest due first. Plain read, nothing is locked."""
-    return [row.id for row in tx.rows(_DUE.limit(limit), {"now": now, "newest": newest})]
+    return [row.id for row in tx.rows(_DUE, {"now": now, "newest": newest, "limit": limit})]
 
 
 def instance_due_next(tx: Transaction, *, after: Micros) -> Micros | None:
@@ -251,7 +295,7 @@ def _pause(form: dict[str, Any]) -> Pause:
     return Pause(**{**form, "noisy": tuple(form.get("noisy", ()))})
 
 
-def stored_of(row: Row[Any]) -> Stored:
+def stored_of(row: Row[Any] | _InstanceRow) -> Stored:
     """Read an instance out of its row."""
     origin = Origin(
         namespace_id=row.namespace_id,
@@ -264,7 +308,7 @@ def stored_of(row: Row[Any]) -> Stored:
         counted=row.counted,
         format=row.format,
         forked_from=row.forked_from,
-        parent=None if row.parent_id is None else Parent(row.parent_id, row.parent_step, row.parent_round),
+        parent=None if row.parent_id is None else Parent(row.parent_id, row.parent_step or "", row.parent_round or 0),
         root_id=row.root_id,
     )
     instance = Instance(

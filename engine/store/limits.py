@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, func, literal_column, select
 
 from engine.tables import limit as table
 from engine.tables import running
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ class Limit:
     revision: int = 0
 
 
-_OF_NAMESPACES = select(table.c.namespace_id, table.c.max_running).where(
-    ids_in(table.c.namespace_id), table.c.workflow == WHOLE_NAMESPACE, table.c.max_running.is_not(None)
+_OF_NAMESPACES = Hot(
+    select(table.c.namespace_id, table.c.max_running).where(
+        ids_in(table.c.namespace_id), table.c.workflow == WHOLE_NAMESPACE, table.c.max_running.is_not(None)
+    )
 )
 _ONE = select(table.c.max_running, table.c.revision).where(
     table.c.namespace_id == bindparam("namespace_id"), table.c.workflow == bindparam("workflow")

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import Struct
 from sqlalchemy import bindparam, select, tuple_
 
 from engine.command import Entry
 from engine.tables import history, value
 from orbit.clock import Micros
-from orbit.database.ids import through
+from orbit.database.hot import Hot
+from orbit.database.ids import ids_in, through
 from orbit.jsontext import Json, dumps
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What one advance did, for people: its revision, its instant, and its entries in order."""
 
     revision: int
@@ -28,6 +29,9 @@ class Recorded:
     entries: tuple[Entry, ...]
 
 
+# An advance of a batch asks for few slots, each of many instances. A foreach over many items is another matter.
+SLOTS_APART_MAX = 8
+_LOAD_SLOT = Hot(through(select(value), value).where(ids_in(value.c.instance_id), value.c.slot == bindparam("slot")))
 _LOAD = through(select(value), value).where(
     tuple_(value.c.instance_id, value.c.slot).in_(bindparam("keys", expanding=True))
 )
@@ -42,7 +46,13 @@ def values_load(tx: Transaction, keys: Sequence[tuple[bytes, str]]) -> dict[tupl
     """Read values as JSON text by instance and slot; a slot without a value is absent."""
     if not keys:
         return {}
-    return {(row.instance_id, row.slot): row.content for row in tx.rows(_LOAD, {"keys": list(keys)})}
+    by_slot: dict[str, list[bytes]] = {}
+    for instance_id, slot in keys:
+        by_slot.setdefault(slot, []).append(instance_id)
+    if len(by_slot) > SLOTS_APART_MAX:
+        return {(row.instance_id, row.slot): row.content for row in tx.rows(_LOAD, {"keys": list(keys)})}
+    found = tx.rows_each([(_LOAD_SLOT, {"slot": slot, "ids": ids}) for slot, ids in by_slot.items()])
+    return {(row.instance_id, row.slot): row.content for rows in found for row in rows}
 
 
 def values_insert(tx: Transaction, kept: Sequence[tuple[bytes, str, Json]]) -> None:
@@ -62,7 +72,7 @@ def history_insert(tx: Transaction, recorded: Sequence[tuple[bytes, Recorded]]) 
                 "instance_id": instance_id,
                 "revision": record.revision,
                 "recorded_at": record.recorded_at,
-                "entries": dumps([[entry.kind, entry.step, dict(entry.data)] for entry in record.entries]),
+                "entries": msgspec.json.encode([(entry.kind, entry.step, entry.data) for entry in record.entries]),
             }
             for instance_id, record in recorded
         ],

@@ -6,31 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import ColumnElement, LargeBinary, func, select
+from sqlalchemy import select
 
 from engine.instance import Step
 from engine.tables import step as table
 from orbit.database.alike import Change, changes_write
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
+from orbit.database.packed import Packed
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-def _packed(name: str) -> ColumnElement[Any]:
-    column = table.c["step" if name == "id" else name]
-    if name in {"error", "log", "items", "retries"}:
-        return func.json_extract(column, "$")  # nested as JSON, not as the text of it
-    return func.to_base64(column) if isinstance(column.type, LargeBinary) else column
-
-
-# A row travels as one JSON array in the order of the struct's fields, and becomes a step in C.
-_OF_INSTANCES = through(
-    select(table.c.instance_id, func.json_array(*map(_packed, Step.__struct_fields__)).label("packed")), table
-).where(ids_in(table.c.instance_id))
+_PACKED = Packed(Step, table, columns={"id": "step"}, nested=frozenset({"error", "log", "items", "retries"}))
+_OF_INSTANCES = Hot(through(select(table.c.instance_id, _PACKED.column), table).where(ids_in(table.c.instance_id)))
 _NULLABLE = tuple(column.name for column in table.c if column.nullable)
-_DECODER = msgspec.json.Decoder(list[Step])
 
 
 def steps_load(tx: Transaction, instance_ids: Sequence[bytes]) -> dict[bytes, dict[str, Step]]:
@@ -39,8 +31,7 @@ def steps_load(tx: Transaction, instance_ids: Sequence[bytes]) -> dict[bytes, di
     if not instance_ids:
         return found
     rows = tx.rows(_OF_INSTANCES, {"ids": instance_ids})
-    steps = _DECODER.decode(f"[{','.join([row.packed for row in rows])}]")
-    for row, step in zip(rows, steps, strict=True):
+    for row, step in zip(rows, _PACKED.unpack_texts([row.packed for row in rows]), strict=True):
         found[row.instance_id][step.id] = step
     return found
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from sqlalchemy import bindparam, delete, false, select, true
 
 from engine.instance import Failure
@@ -30,6 +30,7 @@ from engine.stimulus import (
 )
 from engine.tables import stimulus as table
 from orbit.database import RunAgain
+from orbit.database.hot import Hot
 from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
 
@@ -63,8 +64,7 @@ _KINDS: Mapping[type[StoredStimulus], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A stored stimulus, its id and whom it concerns."""
 
     id: bytes
@@ -72,8 +72,11 @@ class Pending:
     stimulus: StoredStimulus
 
 
-_PROBE = (
-    select(table).where(table.c.held == false(), table.c.id > bindparam("after")).order_by(table.c.held, table.c.id)
+_PROBE = Hot(
+    select(table)
+    .where(table.c.held == false(), table.c.id > bindparam("after"))
+    .order_by(table.c.held, table.c.id)
+    .limit(bindparam("limit"))
 )
 _TAKE_ONE = delete(table).where(table.c.held == false(), table.c.id == bindparam("id"))
 _HELD = select(table).where(table.c.held == true(), table.c.instance_id == bindparam("instance_id"))
@@ -81,7 +84,7 @@ _HELD = select(table).where(table.c.held == true(), table.c.instance_id == bindp
 
 def stimuli_probe(tx: Transaction, *, after: bytes, limit: int) -> list[Pending]:
     """List stimuli, the oldest first. Plain read; `after` is an id, b"" for the beginning."""
-    return [_pending(row) for row in tx.rows(_PROBE.limit(limit), {"after": after})]
+    return [_pending(row) for row in tx.rows(_PROBE, {"after": after, "limit": limit})]
 
 
 def stimuli_insert(tx: Transaction, found: Sequence[tuple[bytes, StoredStimulus]]) -> None:

@@ -57,8 +57,8 @@ class Transaction:
     A function that gets one may run more than once (a deadlock rolls everything back), also after a COMMIT whose answer
     was lost: it changes nothing but the database, and guards what it writes by receipts or by re-checking states.
 
-    Writes that nobody waits for an answer of are sent together, before the next read or COMMIT: what latency is made of
-    is round trips. Their errors, a duplicate key or a wrong count, come then.
+    Writes that nobody waits for an answer of are sent together, with the next read or before COMMIT: what latency is
+    made of is round trips. Their errors, a duplicate key or a wrong count, come then.
     """
 
     def __init__(self, connection: Connection, clock: DatabaseClock, facts: Facts, *, is_sqlite: bool) -> None:
@@ -85,8 +85,7 @@ class Transaction:
         compiled = [statement.compiled(self._connection.dialect) for statement, _ in queries]
         texts = [each.text(parameters) for each, (_, parameters) in zip(compiled, queries, strict=True)]
         tells_time = queries[-1][0].tells_time
-        self.flush()
-        answers = self._send([*texts, _NOW] if tells_time else texts)
+        answers = self._send_behind_writes([*texts, _NOW] if tells_time else texts)
         if tells_time:
             self._now = int(answers[-1].rows[0][0])
         return [each.rows(answer.rows) for each, answer in zip(compiled, answers, strict=False)]
@@ -101,8 +100,7 @@ class Transaction:
         """Run a statement and return the number of rows that it matched."""
         if type(statement) is Hot and not self.is_sqlite:
             text = statement.compiled(self._connection.dialect).text(_single(parameters))
-            self.flush()
-            return self._send([text])[0].matched
+            return self._send_behind_writes([text])[0].matched
         return self._run(statement, parameters).rowcount
 
     def expect(
@@ -167,12 +165,17 @@ class Transaction:
 
     def flush(self) -> None:
         """Send the writes that wait."""
-        if not self._writes:
-            return
+        if self._writes:
+            self._send_behind_writes([])
+
+    def _send_behind_writes(self, texts: Sequence[str]) -> list[_Answer]:
+        """Send the writes that wait and then these statements, as one packet; return the answers to the latter."""
         writes, self._writes, self._writes_length = self._writes, [], 0
-        for write, answer in zip(writes, self._send([write.text for write in writes]), strict=True):
+        answers = self._send([*(write.text for write in writes), *texts])
+        for write, answer in zip(writes, answers, strict=False):
             if write.count is not None:
                 _check(write.count, answer.matched, write.otherwise)
+        return answers[len(writes) :]
 
     def _later(self, write: _Write) -> None:
         self._writes.append(write)
@@ -215,9 +218,9 @@ class Transaction:
         """Read the database's clock. Call it after the transaction's last lock: a time read before a wait is stale."""
         if self.is_sqlite:
             return self._clock.local_now()
-        self.flush()  # a write that is still to be sent may have to wait for a lock
-        if self._now is None:
-            self._now = int(self._send([_NOW])[0].rows[0][0])
+        if self._now is None or self._writes:
+            # A write that is still to be sent may have to wait for a lock: the clock is read behind it.
+            self._now = int(self._send_behind_writes([_NOW])[0].rows[0][0])
         return self._now + self._clock.offset_micros
 
     def known(self, key: Hashable) -> bytes | None:

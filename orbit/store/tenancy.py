@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import bindparam, select, update
 
 from orbit.access import Credential, Token, secret_hash, token_new
+from orbit.database.hot import Hot
 from orbit.ids import new_id
 from orbit.tables import application, credential, namespace
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
-_FIND = (
+_FIND = Hot(
     select(credential)
     .join(namespace, namespace.c.id == credential.c.namespace_id)
     .where(credential.c.id == bindparam("id"), credential.c.revoked_at.is_(None), namespace.c.disabled_at.is_(None))
