@@ -37,6 +37,15 @@ def _module(name: str) -> ModuleType:
         raise ConfigurationError(f"there is no module {name!r} here or on the path") from None
 
 
+def _show_log() -> None:
+    """Tell on standard error what the worker does, unless the user's module has set up its own logging."""
+    if logging.getLogger().handlers:
+        return
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("orbit.worker", "orbit.task"):
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
 def run_worker(
     target: str, *, capacity: int | None = None, queues: tuple[str, ...] = (), drain_seconds: float | None = None
 ) -> int:
@@ -46,6 +55,7 @@ def run_worker(
     target, the settings or the credential.
     """
     worker = load_worker(target)
+    _show_log()
     if capacity is not None:
         worker.capacity = capacity
     if queues:

@@ -113,6 +113,7 @@ def test_a_workflow_goes_through_the_command_line(installation: Installation) ->
     assert happened[0] == "instance.started"
     assert happened[-1] == "instance.succeeded"
     assert happened.count("step.succeeded") == 2
+    assert "INFO orbit.worker: connected to " in (installation.folder / "worker.log").read_text()
     assert re.search(r"^say +TASK +SUCCEEDED", watched.stdout, re.MULTILINE)
     assert 'output    {"said":"HÄL"}' in watched.stdout
 
