@@ -20,9 +20,11 @@ from tests.support.guard import guards_stop
 from tests.support.report import DatabaseReport, encodable
 from tests.support.sessions import DatabaseKind, DatabaseSession
 
-# A deadline measures the machine: on a busy one it fails a test and then spends minutes to shrink what was right.
-hypothesis.settings.register_profile("house", deadline=None)
-hypothesis.settings.load_profile("house")
+# A deadline measures the machine: on a busy one it fails a test and then spends minutes to shrink what was right. And
+# whether a change may land must not be a matter of luck: the same examples run each time, the search is the soak's.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile("search" if os.environ.get("ORBIT_SOAK") else "house")
 
 RUN_FOLDER = pytest.StashKey[Path]()
 MISSING = pytest.StashKey[dict[DatabaseKind, str]]()
