@@ -99,7 +99,10 @@ def _lock(tx: Transaction, gate_id: bytes, seen: dict[bytes, LockedTask]) -> tup
 
 
 def _release(task: LockedTask, *, now: Micros) -> Release:
-    """Shift a held task's deadlines by the time that it stood."""
+    """Shift a held task's deadlines by the time that it stood.
+
+    One that had passed before that is due now: the sweep of deadlines never looks far back.
+    """
     assert task.held_since is not None
     shift = max(0, now - task.held_since)
     failed = task.failed_count + task.lost_count > 0
@@ -107,7 +110,7 @@ def _release(task: LockedTask, *, now: Micros) -> Release:
     return Release(
         task_id=task.id,
         wait_reason=later if task.available_at > now else WaitReason.READY,
-        start_deadline_at=None if task.start_deadline_at is None else task.start_deadline_at + shift,
-        deadline_at=task.deadline_at + shift,
+        start_deadline_at=None if task.start_deadline_at is None else max(task.start_deadline_at + shift, now),
+        deadline_at=max(task.deadline_at + shift, now),
         revision=task.revision + 1,
     )

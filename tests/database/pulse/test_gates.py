@@ -127,6 +127,21 @@ def test_the_deadlines_of_a_held_task_stand_still_and_are_later_by_that(pulse: P
     assert pulse.error_code(task_id) == "START_DEADLINE_EXCEEDED"
 
 
+def test_a_deadline_that_passed_before_the_gate_closed_is_found_when_it_opens(pulse: Pulse) -> None:
+    """No node was there to judge it: by the time that one is, what it would have found stands still."""
+    pulse.queue()
+    gate = Gate(pulse)
+    late, other = gate.submit(start_within_micros=10 * SECOND), gate.submit(deadline_micros=20 * SECOND)
+    pulse.database.clock.advance(seconds_forward=100)
+    gate.close()
+    pulse.pass_time(200)
+    assert pulse.task(late).wait_reason is pulse.task(other).wait_reason is WaitReason.HELD
+    gate.open()
+    pulse.pass_time(1)
+    assert pulse.error_code(late) == "START_DEADLINE_EXCEEDED"
+    assert pulse.error_code(other) == "DEADLINE_EXCEEDED"
+
+
 def test_a_running_attempts_deadline_runs_on_behind_a_closed_gate(pulse: Pulse) -> None:
     pulse.queue()
     gate = Gate(pulse)
