@@ -136,11 +136,12 @@ def doctor(database_url: str, is_repair: bool) -> None:
     from engine.watchdog import examine as examine_instances
     from migrations.upgrade import require_current
     from orbit.database import Database
+    from orbit.database.connect import PATIENT
     from orbit.database.durability import durability_read
     from pulse.doctor import examine, is_repairable, repair
 
     require_current(database_url)
-    with closing(Database.open(database_url)) as database:
+    with closing(Database.open(database_url, PATIENT)) as database:
         settings = database.transaction(durability_read)
         found = repair(database) if is_repair else examine(database)
         left = examine(database) if is_repair and found else found

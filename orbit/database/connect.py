@@ -36,6 +36,10 @@ class ConnectionLimits:
     statement_seconds: int = 10
 
 
+# For commands that look at every row: what they ask may take long, and nobody waits for a 503.
+PATIENT = ConnectionLimits(pool_size=2, socket_seconds=3_660, statement_seconds=3_600)
+
+
 def engine_open(url: URL | str, limits: ConnectionLimits) -> Engine:
     """Make an engine for one pool. Nothing is connected yet."""
     parsed = make_url(url)

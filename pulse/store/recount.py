@@ -1,4 +1,8 @@
-"""Count the tasks that each counter stands for, in one snapshot, and say where they differ."""
+"""Count the tasks that each counter stands for, in one snapshot, and say where they differ.
+
+A table of millions is read here: every statement walks over it once, and looks for counterparts by a key, never by
+comparing each row of one table with each of another.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,8 @@ _COUNTERS = (
 _IS_READY = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.READY)
 _IS_DELAYED = (task.c.state == TaskState.WAITING) & task.c.wait_reason.in_([WaitReason.DELAYED, WaitReason.BACKOFF])
 _IS_BLOCKED = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.KEY_BLOCKED)
-_BEHIND = (task.c.gate_id == gate.c.id) & task.c.state.in_(sorted(UNFINISHED))
+# Behind a gate are tasks of its source only, and those have an index.
+_BEHIND = (task.c.source_id == gate.c.id) & (task.c.gate_id == gate.c.id) & task.c.state.in_(sorted(UNFINISHED))
 _GATES = (
     select(gate.c.id, gate.c.in_flight, _count_if((task.c.state == TaskState.RUNNING) & gate.c.is_open.is_(False)))
     .join(task, _BEHIND, isouter=True)
@@ -116,11 +121,20 @@ def _mismarked(counters: Any) -> Any:
 
 _MISMARKED_USAGE = _mismarked(queue_usage)
 _MISMARKED_BACKLOG = _mismarked(queue_backlog)
-_LIVE = (
+# A task with a permit has one attempt that lives, any other has none.
+_LIVING = attempt.c.lease_expires_at.is_not(None)
+_UNATTENDED = (
     select(task.c.id, func.count(attempt.c.id))
-    .join(attempt, (attempt.c.task_id == task.c.id) & attempt.c.finished_at.is_(None), isouter=True)
-    .group_by(task.c.id, task.c.state)
-    .having(func.count(attempt.c.id) != case((task.c.state.in_(sorted(HOLDING_PERMIT)), 1), else_=0))
+    .join(attempt, (attempt.c.task_id == task.c.id) & _LIVING, isouter=True)
+    .where(task.c.state.in_(sorted(HOLDING_PERMIT)))
+    .group_by(task.c.id)
+    .having(func.count(attempt.c.id) != 1)
+)
+_UNNEEDED = (
+    select(attempt.c.task_id, func.count(attempt.c.id))
+    .join(task, (task.c.id == attempt.c.task_id) & task.c.state.in_(sorted(HOLDING_PERMIT)), isouter=True)
+    .where(_LIVING, task.c.id.is_(None))
+    .group_by(attempt.c.task_id)
 )
 
 
@@ -140,21 +154,22 @@ def drifts_find(tx: Transaction) -> list[Drift]:
     gates = [Drift("in_flight", row[0], row[1], int(row[2])) for row in list[Any](tx.rows(_GATES))]
     drifts += [drift for drift in gates if drift.stored != drift.counted]
     drifts += [Drift("held", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](tx.rows(_MISHELD))]
-    drifts += [Drift("live_attempts", row[0], row[1], 1 - row[1]) for row in list[Any](tx.rows(_LIVE))]
+    drifts += [Drift("live_attempts", row[0], int(row[1]), 1) for row in list[Any](tx.rows(_UNATTENDED))]
+    drifts += [Drift("live_attempts", row[0], int(row[1]), 0) for row in list[Any](tx.rows(_UNNEEDED))]
     return drifts
 
 
 def _entries(tx: Transaction, name: str, table: Any, wanted: Any) -> list[Drift]:
     """Compare a table of waiting tasks with the tasks that should stand in it, both ways."""
-    count = func.count(table.c.task_id)
+    # These tables are kept in the order of what they are for, so their rows are counted by task first.
+    counted = select(table.c.task_id, func.count().label("entries")).group_by(table.c.task_id).subquery()
+    entries = func.coalesce(counted.c.entries, 0)
     missing = (
-        select(task.c.id, count)
-        .join(table, table.c.task_id == task.c.id, isouter=True)
-        .where(wanted)
-        .group_by(task.c.id)
-        .having(count != 1)
+        select(task.c.id, entries)
+        .join(counted, counted.c.task_id == task.c.id, isouter=True)
+        .where(wanted, entries != 1)
     )
     stray = select(table.c.task_id).join(task, (task.c.id == table.c.task_id) & wanted, isouter=True)
     lacking: list[Any] = list(tx.rows(missing))
     surplus: list[Any] = list(tx.rows(stray.where(task.c.id.is_(None))))
-    return [Drift(name, row[0], row[1], 1) for row in lacking] + [Drift(name, row[0], 1, 0) for row in surplus]
+    return [Drift(name, row[0], int(row[1]), 1) for row in lacking] + [Drift(name, row[0], 1, 0) for row in surplus]
