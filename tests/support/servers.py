@@ -115,11 +115,15 @@ def _has_ended(pid: int) -> bool:
 
 
 def _launch(kind: Kind, folder: Path, arguments: list[str]) -> "subprocess.Popen[bytes]":
+    # MariaDB removes what looks like a temporary table from its folder when it starts: in a shared one, others' too.
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
     command = [
         *_program(kind),
         *arguments,
         f"--socket={folder / 'sock'}",
         f"--pid-file={folder / 'pid'}",
+        f"--tmpdir={temporary}",
         f"--log-error={folder / 'error.log'}",
     ]
     # Its own session: an interrupt typed at the terminal reaches pytest, which ends it in order.
