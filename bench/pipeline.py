@@ -1,6 +1,6 @@
 """W1: tasks from submission over HTTP to their recorded result, on one node process and a durable database.
 
-    python -m bench.pipeline [--tasks 20000] [--database-url mysql+pymysql://user:password@host/name]
+    python -m bench.pipeline [--tasks 20000] [--limits ROUNDS] [--database-url mysql+pymysql://user:password@host/name]
 
 Without a URL it starts a MySQL of its own that flushes every commit (MariaDB if MySQL can't be had). What is measured
 and how stands in `bench/README.md`.
@@ -9,7 +9,9 @@ and how stands in `bench/README.md`.
 import argparse
 import statistics
 import time
+from dataclasses import dataclass
 
+from bench.limits import limits_set
 from bench.stage import Link, Stage, stage
 
 
@@ -21,11 +23,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4, help="connections that submit at once")
     parser.add_argument("--samples", type=int, default=100, help="tasks, one at a time, for the pick-up latency")
     parser.add_argument("--capacity", type=int, default=256, help="tasks that the worker runs at once")
+    parser.add_argument("--limits", type=int, default=0, metavar="ROUNDS", help="compare with all limits in force")
     options = parser.parse_args()
     with stage(options.database_url, capacity=options.capacity) as found:
         pick_up(found.link, options.samples)
         end_to_end(found, options)
         apart(found, options)
+        if options.limits:
+            limited(found, options)
         print(f"node resident, after   {found.link.resident_mib():.0f} MiB")
 
 
@@ -44,20 +49,50 @@ def pick_up(link: Link, samples: int) -> None:
     print(f"pick-up, idle          p50 {statistics.median(millis):.1f} ms, p99 {p99:.1f} ms ({samples} samples)")
 
 
-def end_to_end(found: Stage, options: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Run:
+    """One run from the first request to the last recorded result: its seconds, and what a task cost the node."""
+
+    seconds: float
+    transactions: float
+    statements: float
+    cpu_micros: float
+
+
+def run(found: Stage, options: argparse.Namespace, prefix: str, *, limited: bool = False) -> Run:
     """Submit while the worker works; measure to the last recorded result."""
-    link = found.link
+    link, tasks = found.link, options.tasks
     before = link.counters()
     began = time.monotonic()
-    submit(found, options, "both")
+    submit(found, options, prefix, limited=limited)
     link.wait_drained()
     seconds = time.monotonic() - began
     after = link.counters()
-    tasks = options.tasks
-    spent = {name: after[name] - before[name] for name in after}
-    print(f"end to end             {tasks / seconds:.0f} tasks/s ({tasks} tasks, {seconds:.1f} s)")
-    print(f"per task               {spent['transactions'] / tasks:.3f} transactions, "
-          f"{spent['statements'] / tasks:.2f} statements, {spent['cpu'] / tasks * 1e6:.0f} us of node CPU")  # fmt: skip
+    spent = {name: (after[name] - before[name]) / tasks for name in after}
+    return Run(seconds, spent["transactions"], spent["statements"], spent["cpu"] * 1e6)
+
+
+def end_to_end(found: Stage, options: argparse.Namespace) -> None:
+    """Print what a run reaches and costs."""
+    done = run(found, options, "both")
+    rate = options.tasks / done.seconds
+    print(f"end to end             {rate:.0f} tasks/s ({options.tasks} tasks, {done.seconds:.1f} s)")
+    print(f"per task               {done.transactions:.3f} transactions, "
+          f"{done.statements:.2f} statements, {done.cpu_micros:.0f} us of node CPU")  # fmt: skip
+
+
+def limited(found: Stage, options: argparse.Namespace) -> None:
+    """Compare runs in turn without and with every limit in force, none of which is ever reached."""
+    limits_set(found.link)
+    plain: list[Run] = []
+    bound: list[Run] = []
+    for round_ in range(options.limits):
+        plain.append(run(found, options, f"plain-{round_}"))
+        bound.append(run(found, options, f"bound-{round_}", limited=True))
+    rates = [options.tasks / statistics.median(each.seconds for each in runs) for runs in (plain, bound)]
+    costs = [statistics.median(each.cpu_micros for each in runs) for runs in (plain, bound)]
+    print(f"all limits in force    {rates[1]:.0f} tasks/s against {rates[0]:.0f}: ratio {rates[1] / rates[0]:.2f}")
+    print(f"node CPU, limits       {costs[1]:.0f} us a task against {costs[0]:.0f}: ratio {costs[1] / costs[0]:.2f}")
 
 
 def apart(found: Stage, options: argparse.Namespace) -> None:
@@ -72,9 +107,10 @@ def apart(found: Stage, options: argparse.Namespace) -> None:
     print(f"drain, nothing else    {options.tasks / (time.monotonic() - began):.0f} tasks/s")
 
 
-def submit(found: Stage, options: argparse.Namespace, prefix: str) -> float:
+def submit(found: Stage, options: argparse.Namespace, prefix: str, *, limited: bool = False) -> float:
     """Run the submitter to its end and return the seconds that it measured."""
-    return found.send("bench.submitter", options.tasks, options.clients, prefix)
+    module = "bench.limited_submitter" if limited else "bench.submitter"
+    return found.send(module, options.tasks, options.clients, prefix)
 
 
 if __name__ == "__main__":

@@ -7,25 +7,31 @@ are made beforehand, so that what is measured is the server. A refusal ends it.
 import json
 import os
 import sys
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from bench.sending import Request, send_all
 
 BATCH = 32
 
+Fields = Callable[[int], dict[str, Any]]
 
-def bodies(tasks: int, prefix: str) -> list[bytes]:
-    """Make the batches."""
+
+def bodies(tasks: int, prefix: str, fields: Fields) -> list[bytes]:
+    """Make the batches; `fields` gives more of the n-th task."""
     items = [
         {"queue": "bench", "type": "noop", "version": 1, "params": {"n": n}, "idempotency_key": f"{prefix}-{n}"}
+        | fields(n)
         for n in range(tasks)
     ]
     return [json.dumps({"items": items[at : at + BATCH]}).encode() for at in range(0, tasks, BATCH)]
 
 
-def main(tasks: int, clients: int, prefix: str) -> None:
-    """Submit and print how long it took."""
-    requests: list[Request] = [(body, {}) for body in bodies(tasks, prefix)]
+def main(fields: Fields = lambda _: {}) -> None:
+    """Submit what the command line says and print how long it took."""
+    tasks, clients, prefix = int(sys.argv[1]), int(sys.argv[2]), f"{sys.argv[3]}-{os.getpid()}"
+    requests: list[Request] = [(body, {}) for body in bodies(tasks, prefix, fields)]
     send_all("/v1/tasks:batch", requests, clients, is_taken=_is_taken)
 
 
@@ -34,4 +40,4 @@ def _is_taken(status: int, content: bytes) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), f"{sys.argv[3]}-{os.getpid()}")
+    main()
