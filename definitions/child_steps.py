@@ -80,4 +80,5 @@ def spec_of(model: ChildModel, child: Child, template: Template | None) -> Child
         output_schema=child.output_schema or None,
         depth=child.depth,
         queues=tuple(sorted(child.queues)),
+        redact=tuple(text for text in child.redact if text.split("/")[1] == "output"),
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from definitions.expression.types import DYN, NUMERIC, Kind, Type
 from definitions.graph import ChildSpec
+from definitions.masks import masks_of, texts_of
 from definitions.schema import type_of_schema
 from orbit.jsontext import Json
 
@@ -37,7 +38,8 @@ class ChildName:
 class Child:
     """A workflow version as a child. `output_schema` is None if it never has an output.
 
-    `depth` counts the children below it, itself included; `queues` are those of all of them.
+    `depth` counts the children below it, itself included; `queues` are those of all of them. `redact` are the paths in
+    its input and output that it never shows.
     """
 
     workflow: str
@@ -48,6 +50,7 @@ class Child:
     timeout_seconds: float
     depth: int
     queues: frozenset[str]
+    redact: tuple[str, ...] = ()
     is_retired: bool = False
     is_circular: bool = False  # among files only: it leads back to itself
 
@@ -67,8 +70,14 @@ def child_of(graph: Graph, *, is_retired: bool = False) -> Child:
         timeout_seconds=graph.timeout_seconds,
         depth=1 + max(depths, default=0),
         queues=graph.queues,
+        redact=_redacted(graph),
         is_retired=is_retired,
     )
+
+
+def _redacted(graph: Graph) -> tuple[str, ...]:
+    masks = masks_of(graph)
+    return (*texts_of(masks.input, "input"), *texts_of(masks.output, "output"))
 
 
 def schema_of(kind: Type) -> Json:

@@ -20,13 +20,15 @@ from definitions.codes import Code
 from definitions.document import read_document
 from definitions.duration import format_duration
 from definitions.findings import Finding, Findings
-from definitions.graph import Graph
+from definitions.graph import Graph, Node
+from definitions.masks import trace as trace_of
 from definitions.model import DefinitionModel
+from definitions.redaction import check_paths, check_shown, signal_types
 from definitions.source import Source
 from definitions.weaver import Weaver
 from definitions.yaml_tree import read_yaml
 
-# 2 adds error handlers and compensation; what does without them stays readable for older nodes.
+# 2 adds error handlers and compensation, 3 masked paths; what does without them stays readable for older nodes.
 GRAPH_FORMAT = 1
 NO_CHILDREN: Children = {}
 
@@ -113,10 +115,16 @@ def _compile(model: DefinitionModel, source: Source, findings: Findings, childre
     flow = replace(woven.bounds, active_seconds=min(woven.bounds.active_seconds, timeout))
     proven = sequence([flow, woven.undoing])
     _check_bounds(model, proven, findings)
+    redact = tuple(each.text for each in model.redact)
+    if model.redact:
+        check_paths(model, woven.catalogue, signal_types(woven.nodes, woven.catalogue), findings)
+    trace = trace_of(woven.nodes, woven.output, redact)
+    if not trace.is_empty:
+        check_shown(woven.nodes, trace, children, findings)
     if findings or model.workflow is None or model.version is None:
         return None
     return Graph(
-        format=2 if any(node.handlers or node.compensate for node in woven.nodes) else GRAPH_FORMAT,
+        format=_format_of(woven.nodes, is_masking=not trace.is_empty),
         workflow=model.workflow,
         version=model.version,
         title=model.title,
@@ -129,7 +137,15 @@ def _compile(model: DefinitionModel, source: Source, findings: Findings, childre
         bounds=proven,
         starts=model.starts,
         output_schema=woven.output_schema,
+        redact=redact,
     )
+
+
+def _format_of(nodes: tuple[Node, ...], *, is_masking: bool) -> int:
+    """Give the oldest form of a graph that says all of it: older nodes can read what needs nothing newer."""
+    if is_masking:
+        return 3
+    return 2 if any(node.handlers or node.compensate for node in nodes) else GRAPH_FORMAT
 
 
 def _timeout(model: DefinitionModel, proven: Bounds, findings: Findings) -> float:

@@ -14,8 +14,10 @@ from typing import Any
 
 from definitions.expression import Expression
 from definitions.graph import Graph, JoinSpec, Node
+from definitions.masks import path_of_text
 from definitions.template import Template
 from orbit.jsontext import Json, canonical
+from orbit.redaction import covers
 
 _SHOWN_CHARACTERS = 200
 
@@ -131,7 +133,20 @@ def _of_the_whole(old: Graph, new: Graph) -> tuple[list[Reason], bool]:
         left, right = _meaning(getattr(old, what)), _meaning(getattr(new, what))
         if canonical(left) != canonical(right):
             reasons.append(Reason(None, what, _shown(left), _shown(right)))
-    return reasons, forbidding
+    masked, bared = _of_masks(old, new)
+    return [*reasons, *masked], forbidding or bared
+
+
+def _of_masks(old: Graph, new: Graph) -> tuple[list[Reason], bool]:
+    """Compare what is masked: an instance takes more masks anywhere, but never goes where it would show more."""
+    before, after = map(path_of_text, old.redact), tuple(map(path_of_text, new.redact))
+    bared = [text for text, path in zip(old.redact, before, strict=True) if not covers(after, path)]
+    if bared:
+        what = f"no longer masks {', '.join(bared)}, which instances were promised"
+        return [Reason(None, what, _shown(list(old.redact)), _shown(list(new.redact)))], True
+    if set(old.redact) != set(new.redact):
+        return [Reason(None, "masks more", _shown(list(old.redact)), _shown(list(new.redact)))], False
+    return [], False
 
 
 def _takes_all(old: Json, new: Json) -> bool:

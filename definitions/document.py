@@ -8,6 +8,7 @@ from definitions.fields import Fields, kind_of
 from definitions.findings import Findings
 from definitions.graph import KeyPolicy, StartRules
 from definitions.model import DefinitionModel, TaskOptions
+from definitions.redaction import read_redact
 from definitions.steps import StepReader
 from definitions.task_fields import read_options, read_schema
 from definitions.yaml_tree import Mapping, YamlNode
@@ -42,6 +43,7 @@ def read_document(tree: YamlNode, findings: Findings) -> DefinitionModel | None:
         output=fields.node("output"),
         place=tree.place,
         starts=_read_starts(fields),
+        redact=read_redact(fields),
     )
 
 

@@ -7,7 +7,7 @@ mistakes of a file come out at once.
 from __future__ import annotations
 
 from collections.abc import Mapping as Lookup
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from definitions.codes import Code
 from definitions.duration import format_duration, parse_duration
@@ -24,6 +24,7 @@ class Keys:
     what: str  # "a task step"
     allowed: frozenset[str]
     later: Lookup[str, str]  # key → what it will do
+    elsewhere: Lookup[str, str] = field(default_factory=dict)  # key of another mapping → how to say it there
 
 
 _NAMES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text", "NoneType": "nothing"}
@@ -58,7 +59,7 @@ class Fields:
                 message = f"`{name}` ({later}) is not part of this version of the language"
                 self.findings.at(Code.NOT_YET_SUPPORTED, key.place, message)
                 continue
-            hint = did_you_mean(name, [*self.keys.allowed, *self.keys.later])
+            hint = self.keys.elsewhere.get(name) or did_you_mean(name, [*self.keys.allowed, *self.keys.later])
             if hint is None:
                 hint = f"there is {', '.join(sorted(self.keys.allowed))}"
             self.findings.at(Code.UNKNOWN_KEY, key.place, f"{self.keys.what} has no key `{name[:80]}`", hint)

@@ -225,7 +225,8 @@ class ChildSpec:
     """A child instance of a version that was resolved when the parent was published, and what it takes.
 
     `timeout_seconds` bounds the step; None leaves it to the child's own bound, `bound_seconds`. `depth` counts the
-    children below this step, `queues` are those of all of them. `output_schema` is what is known of its output.
+    children below this step, `queues` are those of all of them. `output_schema` is what is known of its output,
+    and `redact` what of that is masked, as paths that begin with `/output`.
     """
 
     workflow: str
@@ -237,6 +238,7 @@ class ChildSpec:
     output_schema: Json | None
     depth: int
     queues: tuple[str, ...]
+    redact: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,8 @@ class Edge:
 class Graph:
     """A compiled workflow version. `nodes` stand in a topological order, so every edge points forward.
 
-    `output_schema` is what its output is known to be; None if it never has one.
+    `output_schema` is what its output is known to be; None if it never has one. `redact` are the paths that the
+    definition masks; what follows from them is `definitions.masks`'.
     """
 
     format: int
@@ -349,6 +352,7 @@ class Graph:
     bounds: Bounds
     starts: StartRules = StartRules()
     output_schema: Json | None = None
+    redact: tuple[str, ...] = ()
 
     @property
     def queues(self) -> frozenset[str]:

@@ -72,6 +72,7 @@ def graph_to_json(graph: Graph) -> Json:
         "bounds": asdict(graph.bounds),
         "starts": asdict(graph.starts),
         "output_schema": graph.output_schema,
+        **({"redact": list(graph.redact)} if graph.redact else {}),
     }
 
 
@@ -95,6 +96,7 @@ def graph_from_json(document: Json) -> Graph:
         bounds=Bounds(**document["bounds"]),
         starts=_starts_from_json(document.get("starts")),
         output_schema=document.get("output_schema"),
+        redact=tuple(document.get("redact", ())),
     )
 
 
@@ -304,6 +306,7 @@ def _spec_to_json(spec: Spec) -> Document | None:
                 "output_schema": spec.output_schema,
                 "depth": spec.depth,
                 "queues": list(spec.queues),
+                **({"redact": list(spec.redact)} if spec.redact else {}),
             }
         case ForkSpec(lanes=lanes):
             return {"lanes": [{"label": lane.label, "needs": list(lane.needs)} for lane in lanes]}
@@ -345,7 +348,11 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
         case NodeKind.RETURN:
             return ReturnSpec(_certain_template(document["output"]))
         case NodeKind.WORKFLOW:
-            changed = {"input": _certain_template(document["input"]), "queues": tuple(document["queues"])}
+            changed = {
+                "input": _certain_template(document["input"]),
+                "queues": tuple(document["queues"]),
+                "redact": tuple(document.get("redact", ())),
+            }
             return ChildSpec(**{**document, **changed})
         case NodeKind.JOIN:
             return JoinSpec(**{**document, "policy": JoinPolicy(document["policy"])})

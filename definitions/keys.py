@@ -22,20 +22,18 @@ TOP = Keys(
     frozenset(
         {"orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"}
     )
-    | {"business_key_policy", "max_running"},
+    | {"business_key_policy", "max_running", "redact"},
     {
-        "redact": "values masked in reads and logs",
         "labels": "labels of instances",
     },
 )
 DEFAULTS = Keys("`defaults`", OPTION_KEYS, {})
 RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
 
-_LATER_KEYS = {
-    "redact": "values masked in reads and logs",
-    **LATER_KINDS,
-}
+_LATER_KEYS = {**LATER_KINDS}
 _OWN_KEYS = {"task": TASK_KEYS, "workflow": CHILD_KEYS}
+# What is said of a step, and not in it.
+_ELSEWHERE = {"redact": "write it at the top of the definition, as `redact: [/steps/<id>/output]`"}
 _BLOCK_KEYS = {"on_error": "an error handler of a whole block", "compensate": "a task that undoes a whole block"}
 
 
@@ -45,11 +43,13 @@ def _step_keys(kind: str) -> Keys:
         allowed |= {"on_error"}
     if kind in COMPENSATED_KINDS:
         allowed |= {"compensate"}
-    return Keys(f"a {kind} step", allowed, _LATER_KEYS | (_BLOCK_KEYS if kind in {"branch", "parallel"} else {}))
+    later = _LATER_KEYS | (_BLOCK_KEYS if kind in {"branch", "parallel"} else {})
+    return Keys(f"a {kind} step", allowed, later, _ELSEWHERE)
 
 
 STEP_KEYS = {kind: _step_keys(kind) for kind in KINDS}
-ANY_STEP = Keys("a step", COMMON_KEYS | TASK_KEYS | {"on_error", "compensate"} | frozenset(KINDS), _LATER_KEYS)
+_ANY_KEYS = COMMON_KEYS | TASK_KEYS | {"on_error", "compensate"} | frozenset(KINDS)
+ANY_STEP = Keys("a step", _ANY_KEYS, _LATER_KEYS, _ELSEWHERE)
 COMPENSATION = Keys("`compensate`", OPTION_KEYS | {"task", "input"}, {})
 HANDLER = Keys("an error handler", frozenset({"match", "then", "max", "backoff", "value", "steps"}), {})
 

@@ -94,6 +94,13 @@ def _top_values() -> dict[str, Schema]:
             "enum": [policy.value for policy in KeyPolicy],
             "description": "What a start does about other instances with the same business key.",
         },
+        "redact": {
+            "type": "array",
+            "items": {"type": "string", "pattern": "^/(input|output|signals|steps)(/|$)"},
+            "maxItems": limits.REDACT_PATHS_MAX,
+            "description": "JSON pointers to what is never shown, such as `/input/card` or `/steps/pay/output/token`; "
+            "`*` is any member. What is made of it is not shown either.",
+        },
         "max_running": _described(
             _integer(1, limits.RUNNING_MAX), "So many instances of the workflow may run at once."
         ),

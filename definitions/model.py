@@ -11,6 +11,7 @@ from definitions.children import ChildName
 from definitions.graph import Handling, JoinPolicy, StartRules
 from definitions.yaml_tree import Scalar, YamlNode
 from orbit.jsontext import Json
+from orbit.redaction import Path
 
 Place = tuple[int, int]
 
@@ -242,6 +243,15 @@ class StepModel:
 
 
 @dataclass(frozen=True, slots=True)
+class RedactModel:
+    """One path that is masked, as it was written."""
+
+    text: str
+    path: Path
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class DefinitionModel:
     """A whole definition; None where a value is absent or was refused."""
 
@@ -257,3 +267,4 @@ class DefinitionModel:
     output: YamlNode | None
     place: Place
     starts: StartRules
+    redact: tuple[RedactModel, ...] = ()

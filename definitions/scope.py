@@ -134,6 +134,21 @@ class Catalogue:
         """Return the type of a step's output, as far as it is known."""
         return self._types.get(step, DYN)
 
+    def values_of(self, step: str) -> tuple[str, ...] | None:
+        """Name the values of a step that may be masked; None if there is no such step."""
+        declared = self._declared.get(step)
+        if declared is None or not step:
+            return None
+        match declared.step.kind:
+            case TaskModel() | PollModel() | None:  # of a step that could not be read everything is possible
+                return ("input", "output", "error", "progress", "evidence")
+            case ChildModel():
+                return ("input", "output", "error", "evidence")
+            case SetModel() | SignalModel() | ForeachModel():
+                return ("output", "evidence")
+            case _:
+                return ("evidence",)
+
     def undoing(self, scope: Scope, *, input_type: Type, step: str) -> Environment:
         """Return what the compensation of a step may read: what was certain before it, the rest with a guard.
 
@@ -148,7 +163,7 @@ class Catalogue:
             return StepFacts(known.output, reason or f"it may not have run when `{step}` is undone")
 
         roots = {"input": input_type, "instance": INSTANCE, "now": STRING}
-        return Environment(roots, _LATER_ROOTS, facts, self._names, scope.known)
+        return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known)
 
     def environment(self, scope: Scope, *, input_type: Type, at: At, extra: dict[str, Type]) -> Environment:
         """Return what an expression at a place may read."""
@@ -159,9 +174,10 @@ class Catalogue:
         roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **scope.roots, **extra}
         if scope.error_of is not None:
             roots["error"] = _ERROR
-        return Environment(roots, _LATER_ROOTS, facts, self._names, scope.known)
+        return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known)
 
-    def _names(self) -> Iterable[str]:
+    def names(self) -> Iterable[str]:
+        """Name all steps."""
         return (name for name in self._declared if name)
 
     def _facts(self, name: str, scope: Scope, at: At) -> StepFacts | None:

@@ -118,6 +118,19 @@ def stored_template(value: Json, *, places: Places, step_references: frozenset[s
     return Template(value, None, step_references=step_references, places=places)
 
 
+def holes_of(template: Template) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+    """Give the text of each hole with the steps that lead to its place, and whether it is the whole value there."""
+    for pointer in template.places:
+        path = tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+        value = template.source
+        for step in path:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        segments = list(_segments(value))
+        for _, text, is_hole in segments:
+            if is_hole:
+                yield path, text.strip(), len(segments) == 1
+
+
 @dataclass(slots=True)
 class _Builder:
     environment: Environment | None

@@ -8,7 +8,7 @@ from definitions.bounds import Bounds
 from definitions.expression import Expression
 from definitions.graph import Edge, Node
 from definitions.model import StepModel
-from definitions.scope import Scope
+from definitions.scope import Catalogue, Scope
 from definitions.template import Template
 from orbit.jsontext import Json
 
@@ -38,11 +38,15 @@ class Walked:
 
 @dataclass(frozen=True, slots=True)
 class Woven:
-    """The outcome of the walk. `output` is None where the definition has none; `undoing` are the compensations."""
+    """The outcome of the walk. `output` is None where the definition has none; `undoing` are the compensations.
+
+    `catalogue` knows all steps and the types of their outputs.
+    """
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     output: Template | None
     bounds: Bounds
     undoing: Bounds
+    catalogue: Catalogue
     output_schema: Json | None = None

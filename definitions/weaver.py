@@ -104,7 +104,8 @@ class Weaver:
             message = "`on_failure: compensate` undoes nothing: no step has `compensate`"
             place = self._model.on_failure_place
             self._findings.at(Code.CONTRADICTION, place, message, "say how a step is undone, or write `fail`")
-        return Woven(tuple(self._nodes), tuple(self._edges), output, ends, bounds.sequence(self._undoing), schema)
+        undoing = bounds.sequence(self._undoing)
+        return Woven(tuple(self._nodes), tuple(self._edges), output, ends, undoing, self._catalogue, schema)
 
     def _environment(self, scope: Scope, at: At, extra: dict[str, Type] | None = None) -> Environment:
         return self._catalogue.environment(scope, input_type=self._input_type, at=at, extra=extra or {})

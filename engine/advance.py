@@ -263,13 +263,13 @@ def _judge_failure(draft: Draft, step: Step) -> None:
             _enter_again(draft, step)
             return
         case Verdict.END:
-            draft.begin_ending(Ending.FAILED, draft.steps[step.id].failure)
+            draft.begin_ending(Ending.FAILED, draft.failure_of(draft.steps[step.id]))
             return
     failed = draft.steps[step.id]
     if joining.takes_failure(draft, failed) or (draft.flow.bodies and foreach.takes_failure(draft, failed)):
         return
     if draft.state is InstanceState.RUNNING:  # one reason to hold is enough; the step shows its own
-        _hold_or_fail(draft, draft.steps[step.id].failure)
+        _hold_or_fail(draft, draft.failure_of(draft.steps[step.id]))
 
 
 def _enter_again(draft: Draft, reopened: Step) -> None:

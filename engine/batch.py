@@ -437,6 +437,7 @@ def _request(work: Work, command: SubmitTask, spec: TaskSpec) -> TaskRequest:
         task_id=new_id(),
         gate_id=work.instance.id,
         retry_of=command.retry_of,
+        redact=work.flow.hiding.of_task(command.step),
     )
 
 

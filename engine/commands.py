@@ -67,9 +67,9 @@ def simulate(
         click.echo(f"{script}: there is no answer for step {made.missing}", err=True)
         sys.exit(1)
     if as_json:
-        _print_json(made)
+        _print_json(made, flow)
     else:
-        _print_run(made)
+        _print_run(made, flow)
 
 
 @click.command()
@@ -140,7 +140,8 @@ def _explore(scenario: Scenario, flow: Flow, runs_max: int, *, as_json: bool) ->
     for order in orders(scenario, flow, search, runs_max=runs_max):
         instance = order.outcomes.instance
         error = None if instance.error is None else instance.error.code
-        end: dict[str, Json] = {"state": instance.state.value, "error": error, "output": order.outcomes.output}
+        output = _shown(flow, order.outcomes.output)
+        end: dict[str, Json] = {"state": instance.state.value, "error": error, "output": output}
         key = dumps(end).decode()
         ends.setdefault(key, (end, list(order.events)))
         counts[key] += 1
@@ -200,7 +201,14 @@ def _print_coverage(path: Path, flow: Flow, items: set[Item]) -> float:
     return share
 
 
-def _print_run(made: Run) -> None:
+def _shown(flow: Flow, output: Json) -> Json:
+    """Give an output as a server would show it: what the definition masks is masked here too."""
+    from engine.hiding import values_shown
+
+    return values_shown(flow, {"output": output})["output"]
+
+
+def _print_run(made: Run, flow: Flow) -> None:
     from definitions.duration import format_duration
     from orbit.jsontext import dumps
 
@@ -214,10 +222,10 @@ def _print_run(made: Run) -> None:
     if instance.error is not None:
         click.echo(f"error: {instance.error.code}: {instance.error.message}")
     if made.outcomes.output is not None:
-        click.echo(f"output: {dumps(made.outcomes.output).decode()}")
+        click.echo(f"output: {dumps(_shown(flow, made.outcomes.output)).decode()}")
 
 
-def _print_json(made: Run) -> None:
+def _print_json(made: Run, flow: Flow) -> None:
     from orbit.jsontext import dumps
 
     assert made.outcomes is not None
@@ -229,7 +237,7 @@ def _print_json(made: Run) -> None:
     report = {
         "state": instance.state.value,
         "error": None if instance.error is None else instance.error.to_json(),
-        "output": made.outcomes.output,
+        "output": _shown(flow, made.outcomes.output),
         "tasks": made.tasks,
         "elapsed_seconds": made.elapsed_seconds,
         "trace": trace,

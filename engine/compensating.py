@@ -42,7 +42,7 @@ def next_node(draft: Draft) -> Node | None:
 def failed(draft: Draft, step: Step) -> None:
     """Hold the instance for a person because a compensation has failed; why the instance ends is kept."""
     draft.move(InstanceState.NEEDS_RECOVERY)
-    draft.error = _with_reason(step.failure, draft.error)
+    draft.error = _with_reason(draft.failure_of(step), draft.error)
     draft.record("instance.needs_recovery", error=draft.error.to_json())
 
 

@@ -94,6 +94,10 @@ class Draft:
         """Let expressions see what a step sees: the item that it is a part of, if it is one."""
         self.item = None if identifier is None else self.flow.item_of(identifier)
 
+    def failure_of(self, step: Step) -> Failure:
+        """Give why a step has failed, as it may be told to others."""
+        return self.flow.hiding.failure(step.id, step.failure)
+
     # What becomes.
 
     def record(self, kind: str, step: str | None = None, /, **data: Json) -> None:
@@ -181,7 +185,7 @@ class Draft:
     def fail(self, identifier: str, error: Failure) -> None:
         """End a step FAILED; what that means for the instance is judged when the flow has settled."""
         self.failures.append(self.decide(identifier, StepState.FAILED, reason=None, error=error))
-        self.record("step.failed", identifier, error=error.to_json())
+        self.record("step.failed", identifier, error=self.flow.hiding.failure(identifier, error).to_json())
 
     def cancelled(
         self, identifier: str, reason: StepReason = StepReason.INSTANCE_ENDED, *, error: Failure | None = None

@@ -34,6 +34,7 @@ from definitions.graph import (
     TaskSpec,
 )
 from definitions.template import Template
+from engine.hiding import UNDOING, Hiding
 from engine.instance import Step
 from engine.items import Item, PerItem, item_step, node_of_item, own_name, parted
 from engine.lanes import lanes_of
@@ -108,6 +109,7 @@ class Flow:
             if node.kind is NodeKind.FOREACH
         }
         self.queues = graph.queues
+        self.hiding = Hiding(graph)
         self.lanes = lanes_of(graph)
         self._child_validators: dict[str, Draft202012Validator] = {}
         self._output_validators: dict[str, Draft202012Validator | None] = {}
@@ -188,24 +190,21 @@ def _incoming_of_item(_step: str, index: int, edges: Incoming) -> Incoming:
     return tuple((node_of_item(source, index), case) for source, case in edges)
 
 
-_UNDO = ".undo"
-
-
 def is_undoing(step: str) -> bool:
     """Tell whether a step's id is that of a compensation."""
-    return step.endswith(_UNDO)
+    return step.endswith(UNDOING)
 
 
 def undone_step(step: str) -> str:
     """Give the id of the step that a compensation undoes; any other id as it is."""
-    return step.removesuffix(_UNDO)
+    return step.removesuffix(UNDOING)
 
 
 def _compensation(node: Node) -> Node | None:
     """Make the node of a step's compensation: a task like any other, with an id that no author can write."""
     if node.compensate is None:
         return None
-    return Node(f"{node.id}{_UNDO}", NodeKind.TASK, node.compensate, None, None, node.line, node.column)
+    return Node(f"{node.id}{UNDOING}", NodeKind.TASK, node.compensate, None, None, node.line, node.column)
 
 
 def _expressions(spec: Spec) -> list[Expression | Template | None]:

@@ -99,7 +99,7 @@ def takes_failure(draft: Draft, step: Step) -> bool:
     if item is None or foreach is None or not joining.is_taken(draft.flow, foreach.id):
         return False
     if foreach.state is StepState.WAITING:
-        _doom(draft, item, step.failure)
+        _doom(draft, item, draft.failure_of(step))
         return True
     # With the last of several failures the foreach has failed already, by the first of them.
     return foreach.state is StepState.FAILED
@@ -128,7 +128,7 @@ def _error_without(draft: Draft, item: Item, step: Step, error: Failure) -> Fail
     if failed:
         other = draft.flow.item_of(failed[0])
         assert other is not None, "it is a step of an item"
-        return _of_item(other, draft.steps[failed[0]].failure)
+        return _of_item(other, draft.failure_of(draft.steps[failed[0]]))
     at_rest = {each for each in _open_items(draft, item.foreach) if each != item}
     at_rest -= {draft.flow.item_of(each.id) for each in draft.unfinished()}
     return error if at_rest else None

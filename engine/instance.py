@@ -6,7 +6,7 @@ in `Instance.values` under the step's id and are there only if somebody loaded t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from engine.states import STEP_WITH_TASK, Compensation, Control, Ending, InstanceState, StepReason, StepState
 from orbit.clock import Micros
 from orbit.jsontext import Json
+from orbit.redaction import Path, below, masked, path_read
 
 # Keys of `values` beside step ids. An author's step id never starts with this sign.
 INPUT = "@input"
@@ -29,6 +30,7 @@ OUTPUT_INVALID = "OUTPUT_INVALID"  # the error of a task that succeeded with an 
 _DONE_ALL_THE_SAME = frozenset({OUTPUT_INVALID, "OUTPUT_TOO_LARGE"})
 NON_RETRYABLE = "NON_RETRYABLE"
 UNDONE = "undone"  # the detail of a child's failure: what it did was undone by itself
+HIDDEN = "redact"  # a detail that is not shown: the paths of a task's error that its type masks
 
 ROUNDS_KEPT = 5  # rounds of a poll that are kept at each end of its log
 
@@ -47,6 +49,20 @@ class Failure:
         if self.details:
             form["details"] = dict(self.details)
         return form
+
+    def shown(self, paths: Sequence[Path] = ()) -> Failure:
+        """Give it without what must not be shown: what paths into `message` and `details` name, and its task's type.
+
+        Only what a worker said is masked; what the platform adds to the details holds no payload.
+        """
+        details = dict(self.details or {})
+        kept = [*paths, *(path_read(text, roots=("error",), pointer="")[1:] for text in details.pop(HIDDEN, ()))]
+        if not kept:
+            return self
+        if "details" in details:
+            details["details"] = masked(details["details"], below(kept, "details"))
+        message = masked(self.message, below(kept, "message"))
+        return Failure(self.code, message, details or None)
 
     @property
     def failure_class(self) -> str:

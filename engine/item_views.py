@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from engine.flow import Flow
+from engine.hiding import result_shown
 from engine.instance import Instance
 from engine.items import item_step
 from engine.store.items import items_page
@@ -30,6 +31,9 @@ def begun_items(tx: Transaction, flow: Flow, instance: Instance, foreach: str, *
     results = {slot: json.loads(text) for (_, slot), text in texts.items()}
     steps = {**instance.steps, **ended}
     return [
-        {**item_json(flow, foreach, index, steps), "result": results.get(item_step(foreach, index))}
+        {
+            **item_json(flow, foreach, index, steps),
+            "result": result_shown(flow, foreach, index, results.get(item_step(foreach, index))),
+        }
         for index in indexes
     ]

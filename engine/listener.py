@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from engine.instance import Failure
+from engine.instance import HIDDEN, Failure
 from engine.stimulus import GateQuiet, LateSuccess, Outcome, ReviewClosed, ReviewOpened, TaskEnded
 from engine.store.stimuli import StoredStimulus, stimuli_insert
 from pulse.listener import TaskChange
@@ -61,4 +61,6 @@ def _failure(change: TaskChange) -> Failure | None:
         return None
     form = json.loads(change.error)
     details = {key: value for key in ("class", "details", "effect_unknown") if (value := form.get(key)) is not None}
+    if change.hidden:
+        details[HIDDEN] = list(change.hidden)
     return Failure(form.get("code") or "TASK_FAILED", form.get("message") or "the task failed", details or None)

@@ -21,6 +21,7 @@ from pulse.owned import OwnedVerdict
 from pulse.submission import Submit
 
 if TYPE_CHECKING:
+    from engine.store.instances import Stored
     from orbit.database import Transaction
 
 FLOWS_KEPT = 512
@@ -96,3 +97,12 @@ class Flows:
         else:
             self._flows.move_to_end(key)
         return flow
+
+
+def flow_known(tx: Transaction, flows: Flows, stored: Stored) -> Flow | None:
+    """Give the flow of an instance for a look at it, None if only a newer node can read it."""
+    origin = stored.origin
+    try:
+        return flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+    except Unavailable:
+        return None

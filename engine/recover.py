@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from engine.batch import Advancer, Work
 from engine.control import MISSING, Controls, Order, audit, conflict, shown
-from engine.instance import Instance, Step
-from engine.ports import TaskLayer
+from engine.flow import Flow
+from engine.hiding import evidence_shown
+from engine.instance import Step
+from engine.ports import TaskLayer, flow_known
 from engine.recovery import needs_safety_statement, refusal
 from engine.scope import schema_failure
 from engine.states import Action, StepState
@@ -81,30 +83,32 @@ class Recoveries:
         """List the decisions about an instance, in order, with what their tasks reported later. Raises NotFound."""
 
         def read(tx: Transaction) -> list[Json]:
-            if instance_find(tx, namespace_id, instance_id) is None:
+            stored = instance_find(tx, namespace_id, instance_id)
+            if stored is None:
                 raise NotFound(MISSING)
+            flow = flow_known(tx, self._advancer.flows, stored)
             found = recoveries_list(tx, instance_id, limit=RECOVERIES_SHOWN)
-            return [_recovery_json(each, _late(tx, namespace_id, each.task_id)) for each in found]
+            return [_recovery_json(flow, each, _late(tx, namespace_id, each.task_id)) for each in found]
 
         return self._database.transaction(read)
 
     def _preview(self, tx: Transaction, decision: Decision) -> Answer:
         work, stimulus = self._judged(tx, decision)
-        before = _looked(work.instance, decision.step)
+        before = _looked(work, decision.step)
         work.stimuli = [stimulus]
         self._advancer.preview(tx, work, now=tx.now())
-        return Answer(work.instance.id, _told(work.instance, before, decision), deduplicated=False)
+        return Answer(work.instance.id, _told(work, before, decision), deduplicated=False)
 
     def recover_now(self, tx: Transaction, decision: Decision) -> Made:
         """As `instance_recover`, in the given transaction and without a receipt."""
         order = decision.order
         work, stimulus = self._judged(tx, decision)
-        before = _looked(work.instance, decision.step)
+        before = _looked(work, decision.step)
         step = None if decision.step is None else work.instance.steps[decision.step]
         if step is not None and step.state is StepState.NEEDS_REVIEW:
             self._tasks.settle(tx, _verdict(decision, step))
         self._controls.advance(tx, work, stimulus)
-        told = _told(work.instance, before, decision)
+        told = _told(work, before, decision)
         recovery_insert(tx, _recovery(decision, step, work.instance.revision, tx))
         audit(tx, order, "instance.recover", (before, {**told["after"], **_asked(decision)}))
         return Made(work.instance.id, told)
@@ -130,7 +134,9 @@ def _check_step(work: Work, decision: Decision, identifier: str) -> None:
         raise InvalidRequest(message, pointer="/safety_statement")
     validator = work.flow.output_validator(node)
     if decision.action is Action.COMPLETE and validator is not None:
-        error = schema_failure(validator.iter_errors(decision.output), "OUTPUT_INVALID", f"the output of {identifier}")
+        errors = validator.iter_errors(decision.output)
+        hidden = work.flow.hiding.of_step(identifier).output
+        error = schema_failure(errors, "OUTPUT_INVALID", f"the output of {identifier}", hidden=hidden)
         if error is not None:
             raise InvalidRequest(error.message, pointer="/output")
 
@@ -167,12 +173,12 @@ def _recovery(decision: Decision, step: Step | None, revision: int, tx: Transact
     )
 
 
-def _told(instance: Instance, before: dict[str, Json], decision: Decision) -> dict[str, Json]:
+def _told(work: Work, before: dict[str, Json], decision: Decision) -> dict[str, Json]:
     return {
         "dry_run": decision.is_dry_run,
-        "instance": {"id": to_hex(instance.id), **shown(instance)},
+        "instance": {"id": to_hex(work.instance.id), **shown(work.instance)},
         "before": before,
-        "after": _looked(instance, decision.step),
+        "after": _looked(work, decision.step),
     }
 
 
@@ -180,23 +186,24 @@ def _asked(decision: Decision) -> dict[str, Json]:
     return {"action": decision.action.value, "evidence_sha256": digest(decision.evidence).hex()}
 
 
-def _looked(instance: Instance, step: str | None) -> dict[str, Json]:
+def _looked(work: Work, step: str | None) -> dict[str, Json]:
     """Write what a decision may change: the instance's state and error, and the step."""
+    instance = work.instance
     found = None if step is None else instance.steps.get(step)
     return {
         **shown(instance),
         "error": None if instance.error is None else instance.error.to_json(),
-        "step": None if found is None else _step_json(found),
+        "step": None if found is None else _step_json(work.flow, found),
     }
 
 
-def _step_json(step: Step) -> dict[str, Json]:
+def _step_json(flow: Flow, step: Step) -> dict[str, Json]:
     return {
         "id": step.id,
         "state": step.state.value,
         "round": step.round,
         "task_id": None if step.task_id is None else to_hex(step.task_id),
-        "error": None if step.error is None else step.error.to_json(),
+        "error": None if step.error is None else flow.hiding.failure(step.id, step.error).to_json(),
     }
 
 
@@ -217,7 +224,7 @@ def _late(tx: Transaction, namespace_id: bytes, task_id: bytes | None) -> list[J
     ]
 
 
-def _recovery_json(recovery: Recovery, late: list[Json]) -> dict[str, Json]:
+def _recovery_json(flow: Flow | None, recovery: Recovery, late: list[Json]) -> dict[str, Json]:
     return {
         "revision": str(recovery.revision),
         "action": recovery.action,
@@ -225,7 +232,7 @@ def _recovery_json(recovery: Recovery, late: list[Json]) -> dict[str, Json]:
         "round": recovery.round,
         "task_id": None if recovery.task_id is None else to_hex(recovery.task_id),
         "safety_statement": recovery.safety_statement,
-        "evidence": parse(recovery.evidence),
+        "evidence": evidence_shown(flow, recovery.step, parse(recovery.evidence)),
         "evidence_sha256": recovery.evidence_digest.hex(),
         "reason": recovery.reason,
         "actor": recovery.actor,

@@ -145,7 +145,7 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
         if compensating.is_underway(draft):
             compensating.abandon(draft)
         else:
-            draft.begin_ending(Ending.FAILED, step.failure)
+            draft.begin_ending(Ending.FAILED, draft.failure_of(step))
         return None
     if decision.action in {Action.RETRY, Action.SKIP} and step.state is StepState.NEEDS_REVIEW:
         step = draft.change(step, doubts=step.doubts + 1)  # nobody has said that it had no effect
@@ -210,7 +210,7 @@ def _reconsider(draft: Draft, *, without: str | None) -> None:
     order = draft.flow.order
     failed = [step for step in draft.steps.values() if joining.holds(draft.flow, step) and step.id != without]
     if failed:
-        draft.error = min(failed, key=lambda step: order[step.id]).failure
+        draft.error = draft.failure_of(min(failed, key=lambda step: order[step.id]))
         return
     draft.error = None
     draft.move(InstanceState.RUNNING)

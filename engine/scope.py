@@ -8,7 +8,7 @@ can be called again. A step that was skipped or has failed has no output, and re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -19,13 +19,14 @@ from definitions.graph import BranchSpec, Node
 from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX, VALUE_BYTES_MAX
 from definitions.template import Template
 from engine.draft import Draft
-from engine.instance import INPUT, OUTPUT_INVALID, Failure, Step
+from engine.instance import HIDDEN, INPUT, OUTPUT_INVALID, Failure, Step
 from engine.items import items_slot
 from engine.states import StepReason, StepState
 from orbit.clock import Micros, from_rfc3339, to_rfc3339
 from orbit.errors import InvalidRequest
 from orbit.ids import to_hex
 from orbit.jsontext import Json, dumps
+from orbit.redaction import Path, touches
 
 VIOLATIONS_SHOWN = 10
 
@@ -177,17 +178,22 @@ def check_output(draft: Draft, node: Node) -> None:
     validator = draft.flow.output_validator(node)
     if validator is None:
         return
-    error = schema_failure(validator.iter_errors(_value(draft, node.id)), OUTPUT_INVALID, f"the output of {node.id}")
+    hidden = draft.flow.hiding.of_step(node.id).output
+    errors = validator.iter_errors(_value(draft, node.id))
+    error = schema_failure(errors, OUTPUT_INVALID, f"the output of {node.id}", hidden=hidden)
     if error is not None:
         raise ExpressionFailed(error)
 
 
-def schema_failure(errors: Iterable[Any], code: str, what: str) -> Failure | None:
-    """Tell of the first violations of a schema, None if there are none."""
+def schema_failure(errors: Iterable[Any], code: str, what: str, *, hidden: Sequence[Path] = ()) -> Failure | None:
+    """Tell of the first violations of a schema, None if there are none; of `hidden` parts only that they do not fit."""
     violations: list[Json] = []
     for error in errors:
         pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in error.absolute_path)
-        violations.append({"pointer": pointer, "message": error.message[:500]})
+        # The library's words quote the value.
+        is_hidden = touches(hidden, list(error.absolute_path))
+        words = f"does not fit its schema ({error.validator})" if is_hidden else error.message[:500]
+        violations.append({"pointer": pointer, "message": words})
         if len(violations) == VIOLATIONS_SHOWN:
             break
     if not violations:
@@ -221,7 +227,7 @@ def _error(step: Step) -> Json:
     """Write the error that is handled; the details are the worker's own, without what the platform adds."""
     error = step.error
     assert error is not None, f"step {step.id} has no error to handle"
-    details = dict(error.details or {})
+    details = {key: value for key, value in (error.details or {}).items() if key != HIDDEN}
     if "class" in details:
         details = details.get("details") or {}
     return {"code": error.code, "message": error.message, "class": error.failure_class, "details": details}

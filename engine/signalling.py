@@ -18,7 +18,8 @@ from definitions.hints import did_you_mean
 from definitions.limits import VALUE_BYTES_MAX
 from engine.control import MISSING, conflict
 from engine.flow import Flow
-from engine.ports import Flows, VersionFinder
+from engine.hiding import payload_shown
+from engine.ports import Flows, VersionFinder, flow_known
 from engine.scope import schema_failure
 from engine.states import INSTANCE_TERMINAL, SignalState
 from engine.stimulus import SignalReceived
@@ -35,7 +36,15 @@ from engine.store.signals import (
 )
 from engine.store.stimuli import stimuli_insert
 from orbit.clock import SECOND, Micros, to_rfc3339
-from orbit.errors import IdempotencyConflict, InvalidRequest, NotFound, PayloadTooLarge, StateConflict, TooManySignals
+from orbit.errors import (
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    StateConflict,
+    TooManySignals,
+    Unavailable,
+)
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.ids import new_id, to_hex
 from orbit.jsontext import Json, canonical, dumps, parse
@@ -104,8 +113,9 @@ class Signals:
             if stored is None:
                 raise NotFound(MISSING)
             has_ended = stored.instance.state in INSTANCE_TERMINAL
+            flow = flow_known(tx, self._flows, stored)
             now = tx.now()
-            return [signal_json(each, now=now, has_ended=has_ended) for each in signals_list(tx, instance_id)]
+            return [signal_json(flow, each, now=now, has_ended=has_ended) for each in signals_list(tx, instance_id)]
 
         return self._database.transaction(read)
 
@@ -113,8 +123,10 @@ class Signals:
         """List what is kept for a business key that no instance has yet, the earliest first."""
 
         def read(tx: Transaction) -> list[Json]:
+            found = signals_of_keys(tx, [key.address])
+            flow = self._default_flow(tx, key) if found else None
             now = tx.now()
-            return [signal_json(each, now=now, has_ended=False) for each in signals_of_keys(tx, [key.address])]
+            return [signal_json(flow, each, now=now, has_ended=False) for each in found]
 
         return self._database.transaction(read)
 
@@ -184,6 +196,14 @@ class Signals:
         tx.after_commit(self._wake)
         return made
 
+    def _default_flow(self, tx: Transaction, key: BusinessKey) -> Flow | None:
+        """Give the version that a signal for nobody yet was judged by, None if there is none to be had now."""
+        try:
+            version = self._find_version(tx, key.namespace_id, key.workflow, None)
+            return self._flows.get(tx, key.namespace_id, key.workflow, version.number)
+        except (NotFound, StateConflict, Unavailable):
+            return None
+
     def _flow_of(self, tx: Transaction, stored: Stored) -> Flow:
         origin = stored.origin
         return self._flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
@@ -209,7 +229,9 @@ def check_message(flow: Flow, message: Message, *, pointer: str = "") -> None:
         validator = flow.output_validator(node)
         if validator is None:
             return
-        failure = schema_failure(validator.iter_errors(message.payload), "INVALID_REQUEST", "the payload")
+        errors = validator.iter_errors(message.payload)
+        hidden = flow.hiding.masks.signals.get(message.name, ())
+        failure = schema_failure(errors, "INVALID_REQUEST", "the payload", hidden=hidden)
         if failure is None:
             return
     assert failure is not None
@@ -229,9 +251,10 @@ def meaning_of(message: Message) -> bytes:
     return hashlib.sha256(canonical([message.name, message.payload])).digest()
 
 
-def signal_json(stored: StoredSignal, *, now: Micros, has_ended: bool) -> dict[str, Json]:
-    """Write a signal; `has_ended` tells of its instance."""
-    return {**_receipt(stored), "state": _state(stored, now=now, has_ended=has_ended), **_details(stored)}
+def signal_json(flow: Flow | None, stored: StoredSignal, *, now: Micros, has_ended: bool) -> dict[str, Json]:
+    """Write a signal with what may be shown of its payload; `has_ended` tells of its instance."""
+    state = _state(stored, now=now, has_ended=has_ended)
+    return {**_receipt(stored), "state": state, **_details(flow, stored)}
 
 
 def _state(stored: StoredSignal, *, now: Micros, has_ended: bool) -> str:
@@ -255,9 +278,9 @@ def _receipt(stored: StoredSignal) -> dict[str, Json]:
     }
 
 
-def _details(stored: StoredSignal) -> dict[str, Json]:
+def _details(flow: Flow | None, stored: StoredSignal) -> dict[str, Json]:
     return {
-        "payload": parse(stored.payload),
+        "payload": payload_shown(flow, stored.name, parse(stored.payload)),
         "sent_by": stored.sent_by,
         "taken_at": None if stored.taken_at is None else to_rfc3339(stored.taken_at),
         "step": stored.step,

@@ -250,7 +250,8 @@ def check_input(flow: Flow, value: Json) -> None:
     if len(dumps(value)) > VALUE_BYTES_MAX:
         message = f"the input is larger than {VALUE_BYTES_MAX} bytes: keep it elsewhere and pass a reference"
         raise PayloadTooLarge(message, pointer="/input")
-    failure = schema_failure(flow.input_validator.iter_errors(value), "INVALID_REQUEST", "the input")
+    errors = flow.input_validator.iter_errors(value)
+    failure = schema_failure(errors, "INVALID_REQUEST", "the input", hidden=flow.hiding.masks.input)
     if failure is not None:
         assert failure.details is not None
         first = failure.details["violations"][0]

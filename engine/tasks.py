@@ -215,7 +215,7 @@ def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded)
         return
     error = error or Failure("TASK_FAILED", "the task failed")
     draft.decide(step.id, StepState.FAILED, reason=StepReason.BRANCH_LOST, error=error)
-    draft.record("step.failed", step.id, error=error.to_json())
+    draft.record("step.failed", step.id, error=draft.flow.hiding.failure(step.id, error).to_json())
 
 
 def _succeeded(draft: Draft, node: Node, step: Step) -> None:
@@ -263,7 +263,8 @@ def review_opened(draft: Draft, stimulus: ReviewOpened) -> None:
     step = draft.steps[stimulus.step]
     if step.state is StepState.RUNNING:
         draft.change(step, StepState.NEEDS_REVIEW, review_at=draft.now, error=stimulus.error)
-        error = {} if stimulus.error is None else {"error": stimulus.error.to_json()}
+        shown = None if stimulus.error is None else draft.flow.hiding.failure(step.id, stimulus.error)
+        error = {} if shown is None else {"error": shown.to_json()}
         draft.record("step.needs_review", step.id, **error)
 
 

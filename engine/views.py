@@ -121,7 +121,7 @@ def _step_json(flow: Flow, name: str, step: Step | None, verified: Mapping[bytes
         "timeout_at": _instant(step.timeout_at),
         "entered_at": to_rfc3339(step.entered_at),
         "finished_at": _instant(step.finished_at),
-        "error": None if step.error is None else step.error.to_json(),
+        "error": None if step.error is None else flow.hiding.failure(name, step.error).to_json(),
         "retry_of": None if step.retry_of is None else to_hex(step.retry_of),
         "retries": None if step.retries is None else sum(step.retries),
         "effect_unknown": step.doubts > 0,

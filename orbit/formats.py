@@ -19,4 +19,4 @@ class StoredFormat(StrEnum):
 
 
 FIRST = 1
-NEWEST: Mapping[StoredFormat, int] = {StoredFormat.GRAPH: 2, StoredFormat.STATE: 1}
+NEWEST: Mapping[StoredFormat, int] = {StoredFormat.GRAPH: 3, StoredFormat.STATE: 1}

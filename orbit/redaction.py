@@ -54,6 +54,14 @@ def masked(value: Json, paths: Sequence[Path]) -> Json:
     return value
 
 
+def covers(paths: Iterable[Path], path: Path) -> bool:
+    """Say whether what a path names, all of it, is masked by other paths; a `*` of the path needs one of theirs."""
+    return any(
+        len(own) <= len(path) and all(left in ("*", right) for left, right in zip(own, path, strict=False))
+        for own in paths
+    )
+
+
 def touches(paths: Iterable[Path], location: Sequence[str | int]) -> bool:
     """Say whether the value at a location is masked, holds something masked, or lies within it."""
     steps = [str(step) for step in location]

@@ -24,7 +24,7 @@ class TaskChange(Struct, frozen=True):
     """An owned task ended, or went into or out of review; `error` is the JSON text of its failure.
 
     With `is_late_success` it had ended before, otherwise, and now a worker has reported that it did its work all the
-    same; `state` is what it stays.
+    same; `state` is what it stays. `hidden` are the paths of the error that its type masks: its owner needs it whole.
     """
 
     owner: TaskOwner
@@ -32,6 +32,7 @@ class TaskChange(Struct, frozen=True):
     state: TaskState
     error: str | None
     is_late_success: bool = False
+    hidden: tuple[str, ...] = ()
 
 
 class TaskListener(Protocol):

@@ -26,6 +26,7 @@ from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.rows import LockedAttempt, LockedTask, ready_key
 from pulse.store.settle import AttemptEnd, TaskWrite, attempts_end, tasks_write
 from pulse.store.verification import verifications_answer, verifications_insert
+from pulse.type_revision import error_shown
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -109,7 +110,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
     delayed_insert(tx, delayed_rows)
     events = [_event(tx, write, around) for write in writes if write.state in _EVENT_OF or write.is_retry]
     events_insert(tx, events, now=now)
-    changes = [change for write in writes if (change := _change(write)) is not None]
+    changes = [change for write in writes if (change := _change(tx, write, around)) is not None]
     if changes:
         for listener in around.listeners:
             listener.tasks_changed(tx, changes)
@@ -231,17 +232,22 @@ def _event(tx: Transaction, write: TaskWrite, around: Surroundings) -> EventReco
     error = write.error
     if error is not None and write.task.type_revision_id is not None:
         error = around.catalog.revision(tx, write.task.type_revision_id).error_shown(error)
+    if error is not None and write.task.redact is not None:
+        error = error_shown(error, write.task.redact)
     data = "{}" if error is None else f'{{"error":{error}}}'
     return EventRecord(write.task.namespace_id, name, write.task.id, write.task.revision + 1, data)
 
 
-def _change(write: TaskWrite) -> TaskChange | None:
+def _change(tx: Transaction, write: TaskWrite, around: Surroundings) -> TaskChange | None:
     """Tell an owner of the ends of its task, and of its ways into and out of review."""
     task = write.task
     is_news = write.state in _EVENT_OF or task.state is TaskState.NEEDS_REVIEW
     if task.source_kind != SourceKind.WORKFLOW or task.source_id is None or not is_news:
         return None
-    return TaskChange(_owner(task, task.source_id), task.id, write.state, write.error)
+    hidden: tuple[str, ...] = ()
+    if write.error is not None and task.type_revision_id is not None:
+        hidden = around.catalog.revision(tx, task.type_revision_id).error_paths
+    return TaskChange(_owner(task, task.source_id), task.id, write.state, write.error, hidden=hidden)
 
 
 def _owner(task: LockedTask, source_id: bytes) -> TaskOwner:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from orbit.clock import Micros, seconds
 from orbit.errors import InvalidRequest
 from orbit.jsontext import Json
-from orbit.redaction import Path, below, masked, path_read, touches
+from orbit.redaction import Path, below, masked, path_read, path_text, touches
 from orbit.schemas.soundness import bad_defaults, endless_reference, foreign_references, violations
 from orbit.schemas.validation import validator_of
 from pulse.requests import PolicyWish, RetryWish
@@ -91,8 +91,12 @@ class TypeRevision:
 
     def error_shown(self, error: str) -> str:
         """Write the JSON text of an error as it may be shown."""
-        paths = below(self.redact, "error")
-        return json.dumps(masked(json.loads(error), paths), ensure_ascii=False) if paths else error
+        return _error_shown(error, below(self.redact, "error"))
+
+    @property
+    def error_paths(self) -> tuple[str, ...]:
+        """Name the paths of its errors that are masked, as they were written."""
+        return tuple(path_text(path) for path in self.redact if path[0] == "error")
 
     def _misfits(self, validator: Draft202012Validator, value: Json, root: str) -> list[Misfit]:
         found: list[Misfit] = []
@@ -119,6 +123,16 @@ class TypeRevision:
     def _result_validator(self) -> Draft202012Validator | None:
         schema = self.content.get("result_schema")
         return None if schema is None else validator_of(schema)
+
+
+def error_shown(error: str, redact: str) -> str:
+    """Write the JSON text of an error without what a task's own paths, a JSON list, hide."""
+    paths = [path_read(path, roots=ROOTS, pointer="") for path in json.loads(redact)]
+    return _error_shown(error, below(paths, "error"))
+
+
+def _error_shown(error: str, paths: Sequence[Path]) -> str:
+    return json.dumps(masked(json.loads(error), paths), ensure_ascii=False) if paths else error
 
 
 def type_key(text: str, *, pointer: str) -> TypeKey:

@@ -165,12 +165,15 @@ def _field(value: Any, name: str, offset: int) -> Any:
 def _index(operand: Closure, index: Closure, offset: int) -> Closure:
     def run(scope: Mapping[str, Any]) -> Any:
         value, key = operand(scope), index(scope)
+        # Here the name, or the place, is a value: like every other it is not told.
         if type(value) is dict and type(key) is str:
-            return _field(value, key, offset)
+            if key in value:
+                return value[key]
+            raise Fault(FaultCode.NO_SUCH_FIELD, "there is no field of that name", offset)
         if type(value) is list and type(key) is int:
             if 0 <= key < len(value):
                 return value[key]
-            message = f"the list has {len(value)} items, there is no item {key}"
+            message = f"the list has {len(value)} items, and the index is none of them"
             raise Fault(FaultCode.INDEX_OUT_OF_RANGE, message, offset)
         message = f"{type_name(value)} can't be indexed by {type_name(key)}"
         raise Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
@@ -310,7 +313,7 @@ def _map(node: MapLiteral) -> Closure:
                 message = f"the key of an object is a string, not {type_name(key)}"
                 raise Fault(FaultCode.NO_SUCH_OVERLOAD, message, offset)
             if key in made:
-                raise Fault(FaultCode.DUPLICATE_KEY, f"the key {key[:40]!r} stands twice in one object", offset)
+                raise Fault(FaultCode.DUPLICATE_KEY, "a key stands twice in one object", offset)
             made[key] = make_value(scope)
         return made
 

@@ -61,6 +61,7 @@ class LockedTask(msgspec.Struct, frozen=True, array_like=True):
     fair_at: Micros | None
     recovery: RecoverySafety | None
     type_revision_id: bytes | None
+    redact: str | None = None
 
     def budget(self) -> Budget:
         """Return what decisions need of it; the deadlines stand still while its gate is closed, unless it runs."""

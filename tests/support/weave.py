@@ -52,7 +52,7 @@ class Done:
     """What a handler answers."""
 
     output: Json = None
-    error: ErrorClass | None = None
+    error: ErrorClass | ReportedError | None = None
     code: str = "BROKEN"
 
 
@@ -241,7 +241,9 @@ class Weave:
 
     def answer(self, assignment: Assignment, done: Done) -> None:
         """Record a handler's answer."""
-        error = None if done.error is None else ReportedError(done.error, done.code, "as the test wants")
+        error = done.error
+        if isinstance(error, ErrorClass):
+            error = ReportedError(error, done.code, "as the test wants")
         said = Report(
             message_id=new_id(),
             attempt_id=assignment.attempt_id,

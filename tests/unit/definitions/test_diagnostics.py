@@ -44,7 +44,8 @@ def text_of(kind: str, example: str) -> str | bytes:
     if kind == "yaml":
         return example
     return FRAME + "".join(
-        line if line.startswith("---") else f"  {line}" for line in example.splitlines(keepends=True)
+        line if line.startswith("---") or line[0].isalpha() else f"  {line}"
+        for line in example.splitlines(keepends=True)
     )
 
 
