@@ -8,8 +8,10 @@ tasks. Everything is finite because every step kind has a bound of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from math import ceil
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from definitions import joins
 from definitions.joins import Needs
@@ -19,8 +21,7 @@ from definitions.limits import ATTEMPTS_LOST_MAX, BACKOFF_SECONDS_MAX, DEFERRALS
 RECORD_BYTES = 4 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """What one instance can use at most."""
 
     tasks: int = 0
@@ -133,8 +134,7 @@ def retried(part: Bounds, retries: Iterable[tuple[int, float]]) -> Bounds:
     return sequence([part, *again])
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Struct, frozen=True):
     """The rhythm of a poll: how many rounds, and the gap between them with its factor and cap."""
 
     rounds_max: int

@@ -9,8 +9,9 @@ lead back to where it began.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from definitions.expression.types import DYN, NUMERIC, Kind, Type
 from definitions.graph import ChildSpec
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from definitions.graph import Graph
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ChildName:
+class ChildName(Struct, frozen=True, order=True):
     """How a step names a child: `version` 0 is the workflow's default one."""
 
     workflow: str
@@ -34,8 +34,7 @@ class ChildName:
         return f"{self.workflow}@{self.version}" if self.version else self.workflow
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """A workflow version as a child. `output_schema` is None if it never has an output.
 
     `depth` counts the children below it, itself included; `queues` are those of all of them. `redact` are the paths in

@@ -10,7 +10,9 @@ import gc
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from definitions import limits
 from definitions.bounds import Bounds, sequence
@@ -33,8 +35,7 @@ GRAPH_FORMAT = 1
 NO_CHILDREN: Children = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """The outcome: a graph and no findings, or findings and no graph. `digest` is the SHA-256 of the source bytes.
 
     `identity` is the workflow and the version that the text says it is, `wanted` are the children that it names; both
@@ -58,6 +59,11 @@ def compile_definition(text: bytes | str, children: Children = NO_CHILDREN) -> C
 
     A child that it names and that is not among `children` is a finding.
     """
+    with _collector_paused():
+        return _compiled(text, children)
+
+
+def _compiled(text: bytes | str, children: Children) -> Compiled:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     digest = hashlib.sha256(data).digest()
     if len(data) > limits.SOURCE_BYTES_MAX:
@@ -71,9 +77,8 @@ def compile_definition(text: bytes | str, children: Children = NO_CHILDREN) -> C
         return _refused(Code.NOT_UTF8, message, digest, (line, column))
     source = Source(decoded)
     findings = Findings(source)
-    with _collector_paused():
-        model = _read(source, findings)
-        graph = None if model is None else _compile(model, source, findings, children)
+    model = _read(source, findings)
+    graph = None if model is None else _compile(model, source, findings, children)
     compiled = Compiled(None if findings else graph, findings.sorted(), decoded, digest)
     return compiled if model is None else replace(compiled, identity=_identity(model), wanted=wanted_by(model.steps))
 
@@ -82,7 +87,7 @@ def compile_definition(text: bytes | str, children: Children = NO_CHILDREN) -> C
 def _collector_paused() -> Iterator[None]:
     """Keep the garbage collector from looking at what is being built: all of it is kept, and looking costs 40 %.
 
-    Whoever found the collector running starts it again, so it never stays off, also with compilations in threads.
+    What only the compiler needs has to be gone when this ends, or the collector looks at that first of all. Whoever found the collector running starts it again, so it never stays off, also with compilations in threads.
     """
     was_running = gc.isenabled()
     gc.disable()

@@ -8,9 +8,11 @@ another way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from definitions.expression import Expression
 from definitions.graph import Graph, JoinSpec, Node
@@ -230,8 +232,8 @@ def _meaning(value: Any) -> Json:
     """Write a part of a graph without the places of its texts."""
     if isinstance(value, (Expression, Template)):
         return value.source
-    if is_dataclass(value):
-        return {each.name: _meaning(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Struct):
+        return {name: _meaning(getattr(value, name)) for name in value.__struct_fields__}
     return [_meaning(item) for item in value] if isinstance(value, tuple) else value
 
 

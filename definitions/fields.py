@@ -7,7 +7,8 @@ mistakes of a file come out at once.
 from __future__ import annotations
 
 from collections.abc import Mapping as Lookup
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from definitions.codes import Code
 from definitions.duration import format_duration, parse_duration
@@ -17,8 +18,7 @@ from definitions.names import Form
 from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """The keys that a mapping may have, and those of the full language that are refused with their reason."""
 
     what: str  # "a task step"

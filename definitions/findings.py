@@ -6,8 +6,9 @@ everywhere gets the first hundred and a note.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from definitions.codes import Code
 from definitions.expression import Problem
@@ -16,8 +17,7 @@ from definitions.positions import Positions
 from definitions.source import Source
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One mistake; `excerpt` is the source line, cut around the place if it is long, `caret` the column in it."""
 
     code: Code
@@ -58,14 +58,11 @@ class Findings:
         self._found: list[Finding] = []
         self._seen: set[tuple[Code, int, int]] = set()
         self._omitted = False
+        # Whether no further finding would be kept. Asked for every value of a file, so it is no property.
+        self.full = False
 
     def __bool__(self) -> bool:
         return bool(self._found)
-
-    @property
-    def full(self) -> bool:
-        """Tell whether no further finding would be kept."""
-        return len(self._found) >= FINDINGS_MAX
 
     def omit(self) -> None:
         """Note that there may be findings that are not kept."""
@@ -83,6 +80,7 @@ class Findings:
         line, column = place
         excerpt, caret = self._source.line_text(line, around_column=column, characters_max=LINE_SHOWN_MAX)
         self._found.append(Finding(code, line, column, message, hint, excerpt, caret))
+        self.full = len(self._found) >= FINDINGS_MAX
 
     def at_index(self, code: Code, index: int, message: str, hint: str | None = None) -> None:
         """Add a finding at an index of the source text."""

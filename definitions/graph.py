@@ -18,9 +18,10 @@ JOIN `<step id>.handled`, so that the flow goes on past the step either way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from definitions.bounds import Bounds
@@ -63,16 +64,14 @@ class KeyPolicy(StrEnum):
     REJECT_ANY = "REJECT_ANY"  # it is refused if there has ever been one
 
 
-@dataclass(frozen=True, slots=True)
-class StartRules:
+class StartRules(Struct, frozen=True):
     """What a version asks of its starts; `max_running` None is no limit."""
 
     business_key_policy: KeyPolicy = KeyPolicy.ALLOW
     max_running: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetrySpec:
+class RetrySpec(Struct, frozen=True):
     """The retry policy of a step's task; the units are in the names."""
 
     attempts_max: int
@@ -80,8 +79,7 @@ class RetrySpec:
     backoff_seconds_max: float
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSpec:
+class TaskSpec(Struct, frozen=True):
     """How a TASK node, or one round of a POLL node, is submitted to Pulse."""
 
     type: str  # task type, without its version
@@ -106,8 +104,7 @@ class Handling(StrEnum):
     FAIL = "fail"  # the instance fails, whoever else could still go on
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Struct, frozen=True):
     """One entry of a step's `on_error`; `match` is an error code, a failure class, or `*` for all."""
 
     match: str
@@ -126,23 +123,20 @@ def handler_case(index: int) -> str:
     return f"{HANDLER_CASE}{index + 1}"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One case of a BRANCH: its label on the edges and its condition; `when` is None for `else`."""
 
     label: str
     when: Expression | None
 
 
-@dataclass(frozen=True, slots=True)
-class BranchSpec:
+class BranchSpec(Struct, frozen=True):
     """The cases of a BRANCH node in the order in which they are tried."""
 
     cases: tuple[Case, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForeachSpec:
+class ForeachSpec(Struct, frozen=True):
     """What a FOREACH goes over, and what each item leaves: `output`, or the output of step `last`, or null."""
 
     items: Expression
@@ -152,15 +146,13 @@ class ForeachSpec:
     last: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitSpec:
+class WaitSpec(Struct, frozen=True):
     """A durable wait for a span of time."""
 
     for_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class UntilSpec:
+class UntilSpec(Struct, frozen=True):
     """A durable wait until an instant, which the expression gives as RFC 3339 text when the step begins."""
 
     until: Expression
@@ -168,8 +160,7 @@ class UntilSpec:
     continue_on_timeout: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SignalSpec:
+class SignalSpec(Struct, frozen=True):
     """A durable wait for a signal, whose payload becomes the step's output.
 
     A signal that does not fit `payload_schema` or `accept_when` is left for others. After a time-out that goes on the
@@ -183,8 +174,7 @@ class SignalSpec:
     accept_when: Expression | None
 
 
-@dataclass(frozen=True, slots=True)
-class PollSpec:
+class PollSpec(Struct, frozen=True):
     """A bounded poll; `every` counts from a round's end to the next round's start."""
 
     task: TaskSpec
@@ -198,30 +188,26 @@ class PollSpec:
     continue_on_round_error: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SetSpec:
+class SetSpec(Struct, frozen=True):
     """Values that become the step's output."""
 
     values: Template
 
 
-@dataclass(frozen=True, slots=True)
-class FailSpec:
+class FailSpec(Struct, frozen=True):
     """End the instance FAILED with this code and message."""
 
     code: str
     message: Template
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnSpec:
+class ReturnSpec(Struct, frozen=True):
     """End the instance SUCCEEDED with this output."""
 
     output: Template
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
+class ChildSpec(Struct, frozen=True):
     """A child instance of a version that was resolved when the parent was published, and what it takes.
 
     `timeout_seconds` bounds the step; None leaves it to the child's own bound, `bound_seconds`. `depth` counts the
@@ -241,16 +227,14 @@ class ChildSpec:
     redact: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LaneSpec:
+class LaneSpec(Struct, frozen=True):
     """One lane of a FORK: a named branch, or one step of a dependency graph with the lanes that it needs."""
 
     label: str
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ForkSpec:
+class ForkSpec(Struct, frozen=True):
     """The lanes of a FORK in a topological order of their needs."""
 
     lanes: tuple[LaneSpec, ...]
@@ -261,8 +245,7 @@ class ForkSpec:
         return any(lane.needs for lane in self.lanes)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSpec:
+class JoinSpec(Struct, frozen=True):
     """How a JOIN is judged; a BRANCH is always closed by `all`."""
 
     policy: JoinPolicy
@@ -298,8 +281,7 @@ Spec = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Line and column are those of the step.
 
     `inside` is the innermost parallel lane around it: the FORK's id and the lane's label.
@@ -322,8 +304,7 @@ class Node:
     compensate: TaskSpec | None = None  # the task that undoes what the node has done
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A way from `source` to `target`, indexes into `Graph.nodes`; `case` names a branch's case or a fork's branch."""
 
     source: int
@@ -331,8 +312,7 @@ class Edge:
     case: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """A compiled workflow version. `nodes` stand in a topological order, so every edge points forward.
 
     `output_schema` is what its output is known to be; None if it never has one. `redact` are the paths that the

@@ -6,8 +6,9 @@ depends on how this version of Orbit compiles. They are compiled when they are f
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import Any
+
+from msgspec.structs import asdict, replace
 
 from definitions.bounds import Bounds
 from definitions.expression import Expression, stored_expression

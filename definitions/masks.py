@@ -10,7 +10,9 @@ The surprising rule: a condition that looks at masked values masks nothing. Whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from definitions.expression import Expression
 from definitions.expression.expression import parse_known
@@ -35,8 +37,7 @@ ROOTS = ("input", "output", "signals", "steps")
 STEP_ROOTS = ("input", "output", "error", "progress", "evidence")
 
 
-@dataclass(frozen=True, slots=True)
-class StepMasks:
+class StepMasks(Struct, frozen=True):
     """What of a step is not shown, by the value that the paths begin in.
 
     `input` is what its task or child is given, `undoing` what the task is given that undoes it.
@@ -50,8 +51,7 @@ class StepMasks:
     undoing: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Masks:
+class Masks(Struct, frozen=True):
     """What of an instance is not shown; `signals` by name, `steps` by the author's id."""
 
     input: tuple[Path, ...] = ()
@@ -108,7 +108,7 @@ class Trace:
             input=tuple(below(self._declared, "input")),
             output=self._of_instance(),
             signals={name: paths for name, paths in signals.items() if paths},
-            steps={name: step for name, step in found.items() if any(getattr(step, each.name) for each in _STEP)},
+            steps={name: step for name, step in found.items() if step != NOTHING_OF_STEP},
         )
 
     def of_template(self, node: Node | None, template: Template | None) -> tuple[Path, ...]:
@@ -206,9 +206,6 @@ class Trace:
 
     def _own(self, step: str, root: str) -> tuple[Path, ...]:
         return tuple(below(self._declared, "steps", step, root))
-
-
-_STEP = fields(StepMasks)
 
 
 def texts_of(paths: Iterable[Path], root: str) -> list[str]:

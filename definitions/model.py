@@ -5,7 +5,7 @@ What needs to know the whole (references, types, the queue in force) is left to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from definitions.children import ChildName
 from definitions.graph import Handling, JoinPolicy, StartRules
@@ -16,8 +16,7 @@ from orbit.redaction import Path
 Place = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RetryModel:
+class RetryModel(Struct, frozen=True):
     """What was written of a retry policy."""
 
     max_attempts: int | None = None
@@ -26,8 +25,7 @@ class RetryModel:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOptions:
+class TaskOptions(Struct, frozen=True):
     """What steps may say about their task and `defaults` may say for all; None is not written. Spans in seconds."""
 
     queue: str | None = None
@@ -39,8 +37,7 @@ class TaskOptions:
     concurrency_keys: tuple[Scalar, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskModel:
+class TaskModel(Struct, frozen=True):
     """A task, or what a poll repeats. `type` is None if it was wrong."""
 
     type: str | None
@@ -51,8 +48,7 @@ class TaskModel:
     place: Place  # of the task's name
 
 
-@dataclass(frozen=True, slots=True)
-class CaseModel:
+class CaseModel(Struct, frozen=True):
     """A case of a branch; `when` is None for `else`."""
 
     label: str
@@ -61,31 +57,27 @@ class CaseModel:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class BranchModel:
+class BranchModel(Struct, frozen=True):
     """The cases of a branch, in order, `else` last."""
 
     cases: tuple[CaseModel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NeedModel:
+class NeedModel(Struct, frozen=True):
     """One step that another needs, as it was written."""
 
     step: str
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsModel:
+class NeedsModel(Struct, frozen=True):
     """The `needs` of a step; the place is that of the key."""
 
     steps: tuple[NeedModel, ...]
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class JoinModel:
+class JoinModel(Struct, frozen=True):
     """The policy of a join; `at_least` counts for that policy only. The place is that of the policy, or the block's."""
 
     policy: JoinPolicy
@@ -93,8 +85,7 @@ class JoinModel:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class LaneModel:
+class LaneModel(Struct, frozen=True):
     """A named branch of a parallel block, or one step of its dependency graph with what it needs in the block."""
 
     label: str
@@ -102,8 +93,7 @@ class LaneModel:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ParallelModel:
+class ParallelModel(Struct, frozen=True):
     """A parallel block; `is_graph` if it was written as steps with needs. The needs have no cycle."""
 
     lanes: tuple[LaneModel, ...]
@@ -111,8 +101,7 @@ class ParallelModel:
     is_graph: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForeachModel:
+class ForeachModel(Struct, frozen=True):
     """Steps that are run for each item of a list; `output` is what each item leaves, None if it is not written."""
 
     items: Scalar | None
@@ -123,15 +112,13 @@ class ForeachModel:
     has_output: bool  # written at all: `output: null` is an output
 
 
-@dataclass(frozen=True, slots=True)
-class WaitModel:
+class WaitModel(Struct, frozen=True):
     """A wait for a span."""
 
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class UntilModel:
+class UntilModel(Struct, frozen=True):
     """A wait until an instant, with its bound."""
 
     until: Scalar | None
@@ -139,8 +126,7 @@ class UntilModel:
     continue_on_timeout: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SignalModel:
+class SignalModel(Struct, frozen=True):
     """A wait for a signal, with its bound, and what a signal must be to end it."""
 
     name: str | None
@@ -150,8 +136,7 @@ class SignalModel:
     accept_when: Scalar | None
 
 
-@dataclass(frozen=True, slots=True)
-class PollModel:
+class PollModel(Struct, frozen=True):
     """A bounded poll."""
 
     task: TaskModel
@@ -165,30 +150,26 @@ class PollModel:
     continue_on_round_error: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SetModel:
+class SetModel(Struct, frozen=True):
     """Values to compute."""
 
     values: YamlNode | None
 
 
-@dataclass(frozen=True, slots=True)
-class FailModel:
+class FailModel(Struct, frozen=True):
     """The end of the instance as FAILED."""
 
     code: str | None
     message: YamlNode | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnModel:
+class ReturnModel(Struct, frozen=True):
     """The end of the instance as SUCCEEDED."""
 
     output: YamlNode | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChildModel:
+class ChildModel(Struct, frozen=True):
     """A child workflow; `name` is None if it was wrong, its version 0 if none was written."""
 
     name: ChildName | None
@@ -214,8 +195,7 @@ Kind = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerModel:
+class HandlerModel(Struct, frozen=True):
     """An error handler; `match` or `then` is None if it was wrong."""
 
     match: str | None
@@ -227,8 +207,7 @@ class HandlerModel:
     steps: tuple[StepModel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepModel:
+class StepModel(Struct, frozen=True):
     """One step; `kind` is None where it could not be read, so that its id is still known."""
 
     id: str
@@ -242,8 +221,7 @@ class StepModel:
     compensate: TaskModel | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RedactModel:
+class RedactModel(Struct, frozen=True):
     """One path that is masked, as it was written."""
 
     text: str
@@ -251,8 +229,7 @@ class RedactModel:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionModel:
+class DefinitionModel(Struct, frozen=True):
     """A whole definition; None where a value is absent or was refused."""
 
     workflow: str | None

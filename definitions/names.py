@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from definitions.codes import Code
 from definitions.limits import IDENTIFIER_CHARACTERS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """A pattern that a text must have as a whole, and the pattern in words."""
 
     pattern: re.Pattern[str]

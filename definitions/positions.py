@@ -8,13 +8,13 @@ count from 1, and columns count characters, not bytes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _OFFSET, _LINE, _COLUMN = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(Struct, frozen=True):
     """Runs of `(offset, line, column)`: from each offset on, columns rise with the characters."""
 
     runs: tuple[tuple[int, int, int], ...] = ((0, 1, 1),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from definitions.expression.types import BOOL, DOUBLE, DYN, INT, NULL, NUMBER, STRING, Kind, Type, join, of_value
 from orbit.jsontext import Json
@@ -21,8 +21,7 @@ def type_of_schema(schema: Json, *, has_defaults: bool = False) -> Type:
     return _type_of(schema, _Context(schema, has_defaults), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
+class _Context(Struct, frozen=True):
     root: Json
     has_defaults: bool
 

@@ -7,7 +7,8 @@ each get their own and leave behind what all of them have, parallel branches lea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from definitions import joins
 from definitions.expression import Environment, StepFacts, Type
@@ -57,8 +58,7 @@ _LATER_ROOTS = {
 Around = Kind | HandlerModel
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """What is certain at one point of the flow; `reachable` is False behind a step that always ends the instance."""
 
     available: set[str] = field(default_factory=set)  # steps that have certainly succeeded
@@ -87,8 +87,7 @@ class Scope:
         self.known |= other.known
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(Struct, frozen=True):
     """Where a step stands: the blocks around it with the lanes that it is in, and its place in the file's order."""
 
     step: StepModel
@@ -96,8 +95,7 @@ class _Declared:
     order: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResultOf:
+class ResultOf(Struct, frozen=True):
     """The place where a foreach makes the result of an item."""
 
     foreach: str

@@ -5,7 +5,8 @@ A step with a mistake stays in the model, so that references to it are judged as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from definitions import keys, limits, names
 from definitions.children import ChildName
@@ -35,8 +36,7 @@ from definitions.wait_fields import read_wait
 from definitions.yaml_tree import Broken, Mapping, Sequence, YamlNode
 
 
-@dataclass(slots=True)
-class StepReader:
+class StepReader(Struct):
     """Reads steps and keeps their ids apart over the whole definition."""
 
     findings: Findings

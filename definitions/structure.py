@@ -6,7 +6,7 @@ join. A block without a join is one in which every lane ends the instance; nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from definitions.graph import BranchSpec, ForkSpec, Graph, Handling, JoinSpec, Node, NodeKind, handler_case
 
@@ -14,8 +14,7 @@ _OPENERS = frozenset({NodeKind.BRANCH, NodeKind.FORK})
 _ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """One lane of a block: a case, a branch, the steps of an item, or a step of a dependency graph.
 
     Such a step `needs` other lanes by label; `when` is the source of a case's condition.
@@ -38,8 +37,7 @@ class Lane:
         return last.kind not in _ENDS or last.when is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A block of steps: a branch, parallel or foreach, or a step with its error handlers; `join` may be None."""
 
     opener: Node

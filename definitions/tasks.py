@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from definitions import limits
 from definitions.bounds import Bounds, backoff_seconds_total, executions_total
@@ -16,8 +17,7 @@ from definitions.yaml_tree import Scalar
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """The numbers in force for one task. Spans in seconds; `timeout` counts from the task's submission."""
 
     queue: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from definitions.codes import Code
 from definitions.expression import (
@@ -35,8 +36,7 @@ TEXT_KINDS = NUMERIC | {Kind.STRING, Kind.BOOL, Kind.DYN}
 _HERE = Positions()
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(Struct, frozen=True):
     """A problem of one hole or one string, with the positions that its offset counts in."""
 
     problem: Problem
@@ -85,8 +85,7 @@ class Template:
         return f"Template({self.source!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedTemplate:
+class CheckedTemplate(Struct, frozen=True):
     """What the compiler learns: the template if there are no problems, its type, and the problems."""
 
     template: Template | None
@@ -131,8 +130,7 @@ def holes_of(template: Template) -> Iterator[tuple[tuple[str, ...], str, bool]]:
                 yield path, text.strip(), len(segments) == 1
 
 
-@dataclass(slots=True)
-class _Builder:
+class _Builder(Struct):
     environment: Environment | None
     places: Places
     problems: list[Located] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from definitions.bounds import Bounds
 from definitions.expression import Expression
@@ -15,8 +15,7 @@ from orbit.jsontext import Json
 Frontier = list[tuple[int, str | None]]  # sources of the edges into whatever comes next, with their case
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """One step on the walk: its condition, the edges that lead to it, and what is certain where it runs."""
 
     step: StepModel
@@ -25,8 +24,7 @@ class Spot:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
-class Walked:
+class Walked(Struct, frozen=True):
     """A lane that has been walked: its open ends and bounds, what is certain if it has run, and at its end anyway."""
 
     ends: Frontier
@@ -36,8 +34,7 @@ class Walked:
     goes_on: bool  # False if it always ends the instance where it runs
 
 
-@dataclass(frozen=True, slots=True)
-class Woven:
+class Woven(Struct, frozen=True):
     """The outcome of the walk. `output` is None where the definition has none; `undoing` are the compensations.
 
     `catalogue` knows all steps and the types of their outputs.

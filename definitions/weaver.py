@@ -6,7 +6,7 @@ in itself counts as finished and of unknown type, so that one mistake is one fin
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from definitions import bounds, child_steps, joins, limits
 from definitions.bounds import Bounds

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from definitions.codes import Code
 from definitions.findings import Findings
@@ -30,8 +30,7 @@ _INTEGER_CHARACTERS_MAX = 20  # "-9223372036854775808"
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
-@dataclass(slots=True)
-class Scalar:
+class Scalar(Struct):
     """A text, number, bool or null; `text` is what was written, less quotes and escapes; `start` an index."""
 
     value: str | int | float | bool | None
@@ -42,8 +41,7 @@ class Scalar:
     place: tuple[int, int]
 
 
-@dataclass(slots=True)
-class Sequence:
+class Sequence(Struct):
     """A list."""
 
     items: tuple[YamlNode, ...]
@@ -51,8 +49,7 @@ class Sequence:
     place: tuple[int, int]
 
 
-@dataclass(slots=True)
-class Mapping:
+class Mapping(Struct):
     """An object: key text → (key, value), in the order of the file, without the refused entries."""
 
     entries: dict[str, tuple[Scalar, YamlNode]]
@@ -60,8 +57,7 @@ class Mapping:
     place: tuple[int, int]
 
 
-@dataclass(slots=True)
-class Broken:
+class Broken(Struct):
     """A part that has its finding already; whoever meets it says nothing more."""
 
     start: int
@@ -106,8 +102,9 @@ def _refuse_characters(source: Source, findings: Findings) -> bool:
 
 def _events(loader: Any, source: Source, findings: Findings) -> Iterator[Any]:
     try:
-        while loader.check_event():
-            yield loader.get_event()
+        next_event, end = loader.get_event, yaml.StreamEndEvent
+        while type(event := next_event()) is not end:
+            yield event
     except yaml.MarkedYAMLError as error:
         _add_syntax_error(error, source, findings)
         raise _Stop from None

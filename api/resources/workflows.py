@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from gevent.threadpool import ThreadPool
+from msgspec.structs import asdict
 
 from api.calls import Call, Operation, Reply
 from api.models.instances import CheckResult, Graph

@@ -7,7 +7,8 @@ an environment (a graph that is loaded again) only the shape is checked, since p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from definitions.codes import Code
 from definitions.expression.errors import Problem
@@ -51,8 +52,7 @@ _STEP_PATH = 3  # steps.<id>.output
 _SIZED_COST = 10  # of an operation whose work grows with its values
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
+class StepFacts(Struct, frozen=True):
     """What is known of a step at the place of an expression. `uncertain` says why it may have no output, if so."""
 
     output: Type | None  # None: steps of this kind have no output
@@ -60,8 +60,7 @@ class StepFacts:
     guardable: bool = True  # False: it never has one here, or only by chance of order, so that no guard can help
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """The place of an expression: which roots it has, what they are, which steps it may read, what is proven."""
 
     roots: Mapping[str, Type]
@@ -71,8 +70,7 @@ class Environment:
     known: Paths = NOTHING
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """The outcome of a check."""
 
     type: Type

@@ -6,8 +6,9 @@ turns it into an `EvaluationError` with line and column.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from definitions.codes import Code
 from definitions.positions import Positions
@@ -29,8 +30,7 @@ class FaultCode(StrEnum):
     RESULT_TOO_LARGE = "RESULT_TOO_LARGE"  # a text or list outgrew its limit
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One mistake found at publish; `offset` counts characters of the expression's text."""
 
     code: Code

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from definitions.expression.checker import Environment, check
 from definitions.expression.errors import EvaluationError, ExpressionInvalid, Fault, FaultCode, Problem, SyntaxProblem
@@ -73,8 +74,7 @@ class Expression:
         return f"Expression({self.source!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """What the compiler learns: the expression if there are no problems, its type, and what `known` it adds.
 
     `proves` are the paths that certainly exist once the expression was true, `refutes` once it was false.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from definitions.expression.errors import FaultCode
 from definitions.expression.types import BOOL, DOUBLE, INT, STRING, Kind, Type
@@ -25,8 +26,7 @@ class Refused(Exception):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """One function: the kinds that each parameter takes (a method's target is the first) and its result."""
 
     parameters: tuple[frozenset[Kind], ...]

@@ -7,8 +7,9 @@ from a typing mistake and refused by name.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from definitions.codes import Code
 from definitions.expression.errors import Problem, SyntaxProblem
@@ -26,8 +27,7 @@ class TokenKind(StrEnum):
     END = "end of the expression"
 
 
-@dataclass(slots=True)
-class Token:
+class Token(Struct):
     """One token; `value` is a literal's value, and an INT may be 2**63, which only a minus can make legal."""
 
     kind: TokenKind

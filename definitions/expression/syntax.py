@@ -6,27 +6,24 @@ Nodes are never changed; they are not frozen because a frozen dataclass takes th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class Literal:
+class Literal(Struct):
     """null, a bool, a number or a text."""
 
     value: str | int | float | bool | None
     offset: int
 
 
-@dataclass(slots=True)
-class Name:
+class Name(Struct):
     """A root: `input`, `steps`, `output`, ..."""
 
     name: str
     offset: int
 
 
-@dataclass(slots=True)
-class Select:
+class Select(Struct):
     """`operand.field`; `offset` is that of the field's name."""
 
     operand: Node
@@ -34,8 +31,7 @@ class Select:
     offset: int
 
 
-@dataclass(slots=True)
-class Index:
+class Index(Struct):
     """`operand[index]`; `offset` is that of the bracket."""
 
     operand: Node
@@ -43,8 +39,7 @@ class Index:
     offset: int
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """A function, or a method when `target` is not None; `offset` is that of its name."""
 
     function: str
@@ -53,8 +48,7 @@ class Call:
     offset: int
 
 
-@dataclass(slots=True)
-class Unary:
+class Unary(Struct):
     """`!operand` or `-operand`."""
 
     operator: str
@@ -62,8 +56,7 @@ class Unary:
     offset: int
 
 
-@dataclass(slots=True)
-class Binary:
+class Binary(Struct):
     """An arithmetic operator, a comparison or `in`; `offset` is that of the operator."""
 
     operator: str
@@ -72,8 +65,7 @@ class Binary:
     offset: int
 
 
-@dataclass(slots=True)
-class Logic:
+class Logic(Struct):
     """`a && b && ...` or `a || b || ...`, two operands at least."""
 
     operator: str
@@ -81,8 +73,7 @@ class Logic:
     offset: int
 
 
-@dataclass(slots=True)
-class Conditional:
+class Conditional(Struct):
     """`condition ? then : otherwise`; `offset` is that of the question mark."""
 
     condition: Node
@@ -91,16 +82,14 @@ class Conditional:
     offset: int
 
 
-@dataclass(slots=True)
-class ListLiteral:
+class ListLiteral(Struct):
     """`[a, b]`."""
 
     items: tuple[Node, ...]
     offset: int
 
 
-@dataclass(slots=True)
-class MapLiteral:
+class MapLiteral(Struct):
     """`{"a": b}`."""
 
     entries: tuple[tuple[Node, Node], ...]

@@ -7,8 +7,9 @@ when it is evaluated. NUMBER is a JSON number that may be an integer or a double
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 
 class Kind(StrEnum):
@@ -25,8 +26,7 @@ class Kind(StrEnum):
     MAP = "object"
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(Struct, frozen=True):
     """A type; `items` belongs to LIST, the others to MAP. `closed`: no field but those in `fields` can exist."""
 
     kind: Kind

@@ -6,8 +6,9 @@ a repetition is lazy makes no difference to whether a text matches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 CHARACTERS_MAX = 1_024
 DEPTH_MAX = 32
@@ -31,37 +32,32 @@ class PatternError(ValueError):
     """The pattern is no regular expression, or none that can be matched in linear time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Characters:
+class Characters(Struct, frozen=True):
     """One character of a set, or of all others."""
 
     ranges: Ranges
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(Struct, frozen=True):
     """The start (`^`) or the end (`$`) of the text."""
 
     is_start: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """Parts one after the other."""
 
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One of some parts."""
 
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """A part, `low` to `high` times; None is without bound."""
 
     part: Tree

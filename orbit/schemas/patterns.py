@@ -8,8 +8,9 @@ Simple And Fast"). Backtracking, as in Python's own `re`, takes exponential time
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from orbit.schemas.pattern_syntax import Anchor, Chain, Characters, Choice, PatternError, Repeat, Tree, parse_pattern
 
@@ -19,8 +20,7 @@ _REMEMBERED_MAX = 4_096
 _Symbol = Characters | Anchor
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """What is known of a part of the pattern: can it be empty, where can it begin and end."""
 
     is_empty: bool
@@ -31,8 +31,7 @@ class _Part:
 _NOTHING = _Part(is_empty=True, first=0, last=0)
 
 
-@dataclass(slots=True)
-class _Builder:
+class _Builder(Struct):
     symbols: list[_Symbol] = field(default_factory=list)
     follow: list[int] = field(default_factory=list)
 

@@ -7,17 +7,17 @@ A schema may refer only to itself (`#/...`): nothing is ever fetched. Validating
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from msgspec import Struct
 
 from orbit.jsontext import Json
 from orbit.schemas.pattern_syntax import PatternError
 from orbit.schemas.patterns import pattern as pattern_of
-from orbit.schemas.validation import validator_of
+from orbit.schemas.validation import meta_validator, validator_of
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -41,7 +41,7 @@ def violations(schema: Json) -> list[tuple[Location, str]]:
     if _is_plain(schema):
         return []
     found: dict[Location, str] = dict(_bad_patterns(schema))
-    for error in _meta_validator().iter_errors(schema):
+    for error in meta_validator().iter_errors(schema):
         found.setdefault(tuple(error.absolute_path), _words(error))
         if len(found) >= _VIOLATIONS_MAX:
             break
@@ -79,11 +79,6 @@ def _bad_patterns(schema: Json) -> Iterator[tuple[Location, str]]:
         unevaluated = (*location, "unevaluatedProperties") if "unevaluatedProperties" in holder else unevaluated
     if has_patterns and unevaluated is not None:
         yield unevaluated, "`unevaluatedProperties` can't stand in a schema with `patternProperties`"
-
-
-@lru_cache(maxsize=1)
-def _meta_validator() -> Draft202012Validator:
-    return Draft202012Validator(Draft202012Validator.META_SCHEMA)
 
 
 def _is_plain(schema: Json) -> bool:
@@ -222,7 +217,7 @@ def resolve(root: Json, reference: str) -> Json | None:
 
 def bad_defaults(schema: Json) -> Iterator[tuple[Location, str]]:
     """Yield each `default` that does not fit the very schema it stands in; the schema must be valid and end."""
-    root = validator_of(schema)
+    root = None
     for location, holder in _subschemas(schema, ()):
         if location[-1:] in _MAPS_OF_SCHEMAS:
             continue
@@ -230,6 +225,7 @@ def bad_defaults(schema: Json) -> Iterator[tuple[Location, str]]:
             yield (*location, "properties"), "filling in the defaults would make objects without end"
         if "default" not in holder:
             continue
+        root = root or validator_of(schema)
         error = next(iter(root.evolve(schema=holder).iter_errors(holder["default"])), None)
         if error is not None:
             yield (*location, "default"), error.message[:200]
@@ -243,8 +239,7 @@ def with_defaults(schema: Json, value: Json) -> Json:
     return _filled(schema, schema, value, None)
 
 
-@dataclass(slots=True)
-class _Room:
+class _Room(Struct):
     left: int
 
 

@@ -1,8 +1,10 @@
 """Graphs written in Python, for tests of the engine that are not about the language."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from definitions.bounds import Bounds
 from definitions.expression import compile_expression
@@ -40,8 +42,7 @@ from orbit.jsontext import Json
 NO_BOUNDS = Bounds()
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """A step of the language: a node, and for a branch or parallel block its parts by label."""
 
     id: str

@@ -170,10 +170,10 @@ def test_published_versions_are_compared(database: Database) -> None:
 
 
 def test_a_form_is_finalized_once_and_never_goes_back(database: Database) -> None:
-    newer = {StoredFormat.GRAPH: 3, StoredFormat.STATE: 1}
+    newer = {StoredFormat.GRAPH: 9, StoredFormat.STATE: 1}
     assert database.transaction(formats_read) == NEWEST
-    assert database.transaction(lambda tx: formats_finalize(tx, newer)) == {StoredFormat.GRAPH: 3}
+    assert database.transaction(lambda tx: formats_finalize(tx, newer)) == {StoredFormat.GRAPH: 9}
     assert database.transaction(lambda tx: formats_finalize(tx, newer)) == {}
     older = {StoredFormat.GRAPH: 2, StoredFormat.STATE: 2}
     assert database.transaction(lambda tx: formats_finalize(tx, older)) == {StoredFormat.STATE: 2}
-    assert database.transaction(formats_read) == {StoredFormat.GRAPH: 3, StoredFormat.STATE: 2}
+    assert database.transaction(formats_read) == {StoredFormat.GRAPH: 9, StoredFormat.STATE: 2}

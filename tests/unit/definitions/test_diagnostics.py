@@ -1,10 +1,10 @@
 """docs/diagnostics.md lists every code, and each of its examples fails or passes as it says."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from definitions.children import ChildName, Children, child_of
 from definitions.codes import Code

@@ -1,13 +1,13 @@
 """What a new version means for running instances: each verdict, and that none promises too much."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from definitions.commands import diff as diff_command
 from definitions.compiler import compile_definition
