@@ -87,7 +87,8 @@ def _compiled(text: bytes | str, children: Children) -> Compiled:
 def _collector_paused() -> Iterator[None]:
     """Keep the garbage collector from looking at what is being built: all of it is kept, and looking costs 40 %.
 
-    What only the compiler needs has to be gone when this ends, or the collector looks at that first of all. Whoever found the collector running starts it again, so it never stays off, also with compilations in threads.
+    What only the compiler needs has to be gone when this ends, or the collector looks at that first of all. Whoever
+    found the collector running starts it again, so it never stays off, also with compilations in threads.
     """
     was_running = gc.isenabled()
     gc.disable()
