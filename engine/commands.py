@@ -205,7 +205,7 @@ def _shown(flow: Flow, output: Json) -> Json:
     """Give an output as a server would show it: what the definition masks is masked here too."""
     from engine.hiding import values_shown
 
-    return values_shown(flow, {"output": output})["output"]
+    return values_shown(flow.hiding, {"output": output})["output"]
 
 
 def _print_run(made: Run, flow: Flow) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from definitions.graph import Graph
-    from engine.flow import Flow
 
 UNDOING = ".undo"
 
@@ -64,31 +63,31 @@ class Hiding:
         return failure.shown(() if identifier is None else self.of_step(identifier).error)
 
 
-def values_shown(flow: Flow | None, values: Mapping[str, Json]) -> dict[str, Json]:
+def values_shown(hiding: Hiding | None, values: Mapping[str, Json]) -> dict[str, Json]:
     """Give an instance's `input` and `output` as they may be shown: nothing of them, where the version is not known."""
-    if flow is None:
+    if hiding is None:
         return {name: masked(value, [()]) for name, value in values.items()}
-    masks = flow.hiding.masks
+    masks = hiding.masks
     paths = {"input": masks.input, "output": masks.output}
     return {name: masked(value, paths[name]) for name, value in values.items()}
 
 
-def payload_shown(flow: Flow | None, signal: str, payload: Json) -> Json:
+def payload_shown(hiding: Hiding | None, signal: str, payload: Json) -> Json:
     """Give a signal's payload as it may be shown."""
-    return MASK if flow is None and payload is not None else masked(payload, _of_signal(flow, signal))
+    return MASK if hiding is None and payload is not None else masked(payload, _of_signal(hiding, signal))
 
 
-def result_shown(flow: Flow, foreach: str, index: int, result: Json) -> Json:
+def result_shown(hiding: Hiding, foreach: str, index: int, result: Json) -> Json:
     """Give the result of an item as it may be shown."""
-    return masked(result, below(flow.hiding.of_step(foreach).output, str(index)))
+    return masked(result, below(hiding.of_step(foreach).output, str(index)))
 
 
-def evidence_shown(flow: Flow | None, step: str | None, evidence: Json) -> Json:
+def evidence_shown(hiding: Hiding | None, step: str | None, evidence: Json) -> Json:
     """Give the evidence of a decision about a step as it may be shown."""
-    if flow is None:
+    if hiding is None:
         return MASK
-    return evidence if step is None else masked(evidence, flow.hiding.of_step(step).evidence)
+    return evidence if step is None else masked(evidence, hiding.of_step(step).evidence)
 
 
-def _of_signal(flow: Flow | None, signal: str) -> Sequence[Path]:
-    return () if flow is None else flow.hiding.masks.signals.get(signal, ())
+def _of_signal(hiding: Hiding | None, signal: str) -> Sequence[Path]:
+    return () if hiding is None else hiding.masks.signals.get(signal, ())

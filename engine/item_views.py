@@ -33,7 +33,7 @@ def begun_items(tx: Transaction, flow: Flow, instance: Instance, foreach: str, *
     return [
         {
             **item_json(flow, foreach, index, steps),
-            "result": result_shown(flow, foreach, index, results.get(item_step(foreach, index))),
+            "result": result_shown(flow.hiding, foreach, index, results.get(item_step(foreach, index))),
         }
         for index in indexes
     ]

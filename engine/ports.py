@@ -14,6 +14,7 @@ from definitions.graph import Graph
 from definitions.graph_json import UnknownGraphFormat
 from definitions.registry import VersionToStart
 from engine.flow import Flow
+from engine.hiding import Hiding
 from orbit.clock import Micros
 from orbit.errors import OrbitError, Unavailable
 from pulse.cancellation import Cancel
@@ -99,10 +100,10 @@ class Flows:
         return flow
 
 
-def flow_known(tx: Transaction, flows: Flows, stored: Stored) -> Flow | None:
-    """Give the flow of an instance for a look at it, None if only a newer node can read it."""
+def hiding_known(tx: Transaction, flows: Flows, stored: Stored) -> Hiding | None:
+    """Give what must not be shown of an instance, None if only a newer node can read that."""
     origin = stored.origin
     try:
-        return flows.get(tx, origin.namespace_id, origin.workflow, origin.version)
+        return flows.get(tx, origin.namespace_id, origin.workflow, origin.version).hiding
     except Unavailable:
         return None

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from engine.batch import Advancer, Work
 from engine.control import MISSING, Controls, Order, audit, conflict, shown
 from engine.flow import Flow
-from engine.hiding import evidence_shown
+from engine.hiding import Hiding, evidence_shown
 from engine.instance import Step
-from engine.ports import TaskLayer, flow_known
+from engine.ports import TaskLayer, hiding_known
 from engine.recovery import needs_safety_statement, refusal
 from engine.scope import schema_failure
 from engine.states import Action, StepState
@@ -86,9 +86,9 @@ class Recoveries:
             stored = instance_find(tx, namespace_id, instance_id)
             if stored is None:
                 raise NotFound(MISSING)
-            flow = flow_known(tx, self._advancer.flows, stored)
+            hiding = hiding_known(tx, self._advancer.flows, stored)
             found = recoveries_list(tx, instance_id, limit=RECOVERIES_SHOWN)
-            return [_recovery_json(flow, each, _late(tx, namespace_id, each.task_id)) for each in found]
+            return [_recovery_json(hiding, each, _late(tx, namespace_id, each.task_id)) for each in found]
 
         return self._database.transaction(read)
 
@@ -224,7 +224,7 @@ def _late(tx: Transaction, namespace_id: bytes, task_id: bytes | None) -> list[J
     ]
 
 
-def _recovery_json(flow: Flow | None, recovery: Recovery, late: list[Json]) -> dict[str, Json]:
+def _recovery_json(hiding: Hiding | None, recovery: Recovery, late: list[Json]) -> dict[str, Json]:
     return {
         "revision": str(recovery.revision),
         "action": recovery.action,
@@ -232,7 +232,7 @@ def _recovery_json(flow: Flow | None, recovery: Recovery, late: list[Json]) -> d
         "round": recovery.round,
         "task_id": None if recovery.task_id is None else to_hex(recovery.task_id),
         "safety_statement": recovery.safety_statement,
-        "evidence": evidence_shown(flow, recovery.step, parse(recovery.evidence)),
+        "evidence": evidence_shown(hiding, recovery.step, parse(recovery.evidence)),
         "evidence_sha256": recovery.evidence_digest.hex(),
         "reason": recovery.reason,
         "actor": recovery.actor,

@@ -17,7 +17,7 @@ from engine.explain import TaskLook, children_of, explain, explain_newer, tasks_
 from engine.hiding import values_shown
 from engine.instance import INPUT, OUTPUT
 from engine.item_views import begun_items
-from engine.ports import flow_known
+from engine.ports import hiding_known
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL, StepState
 from engine.store.instance_lists import instances_page
@@ -244,8 +244,8 @@ class Instances:
             name: None if (text := texts.get((instance_id, slot))) is None else json.loads(text)
             for name, slot in (("input", INPUT), ("output", OUTPUT))
         }
-        flow = flow_known(tx, self._advancer.flows, stored)
-        return stored, {**instance_json(stored), **values_shown(flow, values)}
+        hiding = hiding_known(tx, self._advancer.flows, stored)
+        return stored, {**instance_json(stored), **values_shown(hiding, values)}
 
 
 def _looks_at_children(tx: Transaction, ids: list[bytes]) -> dict[bytes, TaskLook]:

@@ -18,8 +18,8 @@ from definitions.hints import did_you_mean
 from definitions.limits import VALUE_BYTES_MAX
 from engine.control import MISSING, conflict
 from engine.flow import Flow
-from engine.hiding import payload_shown
-from engine.ports import Flows, VersionFinder, flow_known
+from engine.hiding import Hiding, payload_shown
+from engine.ports import Flows, VersionFinder, hiding_known
 from engine.scope import schema_failure
 from engine.states import INSTANCE_TERMINAL, SignalState
 from engine.stimulus import SignalReceived
@@ -113,9 +113,9 @@ class Signals:
             if stored is None:
                 raise NotFound(MISSING)
             has_ended = stored.instance.state in INSTANCE_TERMINAL
-            flow = flow_known(tx, self._flows, stored)
+            hiding = hiding_known(tx, self._flows, stored)
             now = tx.now()
-            return [signal_json(flow, each, now=now, has_ended=has_ended) for each in signals_list(tx, instance_id)]
+            return [signal_json(hiding, each, now=now, has_ended=has_ended) for each in signals_list(tx, instance_id)]
 
         return self._database.transaction(read)
 
@@ -124,9 +124,9 @@ class Signals:
 
         def read(tx: Transaction) -> list[Json]:
             found = signals_of_keys(tx, [key.address])
-            flow = self._default_flow(tx, key) if found else None
+            hiding = self._default_hiding(tx, key) if found else None
             now = tx.now()
-            return [signal_json(flow, each, now=now, has_ended=False) for each in found]
+            return [signal_json(hiding, each, now=now, has_ended=False) for each in found]
 
         return self._database.transaction(read)
 
@@ -196,11 +196,11 @@ class Signals:
         tx.after_commit(self._wake)
         return made
 
-    def _default_flow(self, tx: Transaction, key: BusinessKey) -> Flow | None:
-        """Give the version that a signal for nobody yet was judged by, None if there is none to be had now."""
+    def _default_hiding(self, tx: Transaction, key: BusinessKey) -> Hiding | None:
+        """Give the masks of the version that a signal for nobody yet was judged by, None if there is none now."""
         try:
             version = self._find_version(tx, key.namespace_id, key.workflow, None)
-            return self._flows.get(tx, key.namespace_id, key.workflow, version.number)
+            return self._flows.get(tx, key.namespace_id, key.workflow, version.number).hiding
         except (NotFound, StateConflict, Unavailable):
             return None
 
@@ -251,10 +251,10 @@ def meaning_of(message: Message) -> bytes:
     return hashlib.sha256(canonical([message.name, message.payload])).digest()
 
 
-def signal_json(flow: Flow | None, stored: StoredSignal, *, now: Micros, has_ended: bool) -> dict[str, Json]:
+def signal_json(hiding: Hiding | None, stored: StoredSignal, *, now: Micros, has_ended: bool) -> dict[str, Json]:
     """Write a signal with what may be shown of its payload; `has_ended` tells of its instance."""
     state = _state(stored, now=now, has_ended=has_ended)
-    return {**_receipt(stored), "state": state, **_details(flow, stored)}
+    return {**_receipt(stored), "state": state, **_details(hiding, stored)}
 
 
 def _state(stored: StoredSignal, *, now: Micros, has_ended: bool) -> str:
@@ -278,9 +278,9 @@ def _receipt(stored: StoredSignal) -> dict[str, Json]:
     }
 
 
-def _details(flow: Flow | None, stored: StoredSignal) -> dict[str, Json]:
+def _details(hiding: Hiding | None, stored: StoredSignal) -> dict[str, Json]:
     return {
-        "payload": payload_shown(flow, stored.name, parse(stored.payload)),
+        "payload": payload_shown(hiding, stored.name, parse(stored.payload)),
         "sent_by": stored.sent_by,
         "taken_at": None if stored.taken_at is None else to_rfc3339(stored.taken_at),
         "step": stored.step,
