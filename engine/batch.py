@@ -46,10 +46,11 @@ from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
 from orbit.logs import get_logger
 from orbit.store.journal import EventRecord, events_insert
+from pulse.acceptance import BacklogShort
 from pulse.cancellation import Cancel
 from pulse.listener import TaskOwner
 from pulse.requests import RetryPolicy, TaskRequest
-from pulse.submission import BacklogShort, Submit
+from pulse.submission import Submit
 
 if TYPE_CHECKING:
     from orbit.database import Transaction

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from engine.ports import Terms
 from orbit.errors import OrbitError
+from pulse.acceptance import places_take
 from pulse.cancellation import Cancel, tasks_cancel
 from pulse.gates import gate_close, gate_create, gate_open
 from pulse.owned import OwnedVerdict, owned_continued, owned_settle
 from pulse.settle import Surroundings
-from pulse.submission import Submit, places_take, tasks_submit
+from pulse.submission import Submit, tasks_submit
 from pulse.tasks import outputs_get
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from orbit.batcher import Batcher
 from orbit.errors import OrbitError
 from orbit.logs import get_logger
 from pulse import limits
+from pulse.acceptance import Scarce, tasks_accept
 from pulse.batches import BatchRunner
 from pulse.catalog import Catalog
 from pulse.changes import Changes
 from pulse.dispatch import Dispatcher
 from pulse.execution import Execution
 from pulse.listener import TaskListener
-from pulse.submission import Submit, tasks_accept
+from pulse.submission import Submit
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.task_batches import task_operations
 from pulse.verification import verification_sweep
@@ -49,6 +50,7 @@ class PulseNode:
         self.changes = Changes()
         self.execution = Execution(database, self)
         self.dispatcher = Dispatcher(database, name, self, self.execution.give_back)
+        self._scarce = Scarce()
         self.submissions: Batcher[Submit, Answer | OrbitError] = Batcher("submit", self._accept, size=_submit_bytes)
         self.deadlines = DeadlineSweep(database, self)
         self.batches = BatchRunner(database)
@@ -120,7 +122,7 @@ class PulseNode:
         self._batch_wanted.set()
 
     def _accept(self, batch: Sequence[Submit]) -> list[Answer | OrbitError]:
-        return tasks_accept(self.database, batch, self)
+        return tasks_accept(self.database, batch, self, self._scarce)
 
     def _sweep_loop(self, sweep: Callable[[], int], seconds: float) -> None:
         while not self._stopping.is_set():

@@ -1,15 +1,15 @@
 """Accept tasks: each with its receipt, its place in the backlog, its events and its entry in `ready`, all or nothing.
 
 A replay wins over every refusal. A refused item leaves nothing behind and touches no other item of its batch. Locks:
-receipts (sorted), gates, shares of fairness, pure inserts, and the backlog rows last. Where the whole batch fits, one
-conditional update takes its places at the very end of the transaction; only a nearly full queue is locked before the
-tasks are inserted, and granted item by item, as they came.
+receipts (sorted), gates, shares of fairness, pure inserts, and the backlog rows last: the caller takes the places of a
+batch that fits (`pulse.acceptance`); only a nearly full queue, or one under quotas, is locked before the tasks are
+inserted, and granted item by item, as they came.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from pulse.quotas import backlog_rooms
 from pulse.requests import Policy, TaskRequest, Times, policy_of, times_of
 from pulse.settle import Surroundings, lowest_by_lane
 from pulse.states import SourceKind, TaskState, WaitReason
-from pulse.store.counters import backlog_lock, backlog_move, backlog_take
+from pulse.store.counters import backlog_lock, backlog_move
 from pulse.store.gate import gates_lock
 from pulse.store.lanes import LaneKey, delayed_insert, lane_create, lanes_count, lanes_find, ready_insert
 from pulse.store.queue import queue_ids
@@ -41,7 +41,7 @@ from pulse.type_revision import TypeRevision
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
-    from orbit.database import Database, Transaction
+    from orbit.database import Transaction
 
 
 class Submit(Struct, frozen=True):
@@ -77,34 +77,6 @@ class _Draft:
     @property
     def is_open(self) -> bool:
         return self.outcome is None
-
-
-class BacklogShort(Exception):
-    """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
-
-
-def tasks_accept(database: Database, submits: Sequence[Submit], around: Surroundings) -> list[Answer | OrbitError]:
-    """Accept a batch in one transaction of its own; one outcome for each item, in order."""
-    try:
-        return database.transaction(lambda tx: _accept_roomy(tx, submits, around))
-    except BacklogShort:
-        return database.transaction(lambda tx: tasks_submit(tx, submits, around))
-
-
-def _accept_roomy(tx: Transaction, submits: Sequence[Submit], around: Surroundings) -> list[Answer | OrbitError]:
-    places: Counter[bytes] = Counter()
-    outcomes = tasks_submit(tx, submits, around, places=places)
-    places_take(tx, places)
-    return outcomes
-
-
-def places_take(tx: Transaction, places: Mapping[bytes, int]) -> None:
-    """Take the places that `tasks_submit` has left for later, as the last writes of a transaction.
-
-    Raises BacklogShort where they are not all free.
-    """
-    for queue_id in sorted(places):
-        backlog_take(tx, queue_id, places[queue_id], otherwise=BacklogShort())
 
 
 def tasks_submit(

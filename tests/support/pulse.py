@@ -14,6 +14,7 @@ from orbit.ids import new_id
 from orbit.jsontext import Json, digest, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
+from pulse.acceptance import Scarce, tasks_accept
 from pulse.cancellation import Cancel, CancelOutcome, task_cancel, tasks_cancel
 from pulse.catalog import Catalog
 from pulse.claim import Assignment, Demand, claim
@@ -32,7 +33,7 @@ from pulse.store.key import holders_delete, holders_find, keys_lock, keys_write
 from pulse.store.lanes import lanes_of
 from pulse.store.recount import Drift, drifts_find
 from pulse.store.session import NewSession, session_insert
-from pulse.submission import Submit, tasks_accept
+from pulse.submission import Submit
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.task_types import TypeChange, TypePut, task_type_put
 from pulse.tasks import TaskView, task_get
@@ -142,7 +143,7 @@ class Pulse:
 
     def submit_all(self, *items: Submit) -> list[Answer | OrbitError]:
         """Submit a batch."""
-        return tasks_accept(self.database, items, self)
+        return tasks_accept(self.database, items, self, Scarce())
 
     def submit(self, key: str | None = None, meaning: Json = None, **fields: object) -> bytes:
         """Submit one task, which is accepted, and return its id."""

@@ -8,41 +8,11 @@ from orbit.clock import SECOND
 from orbit.errors import NotFound, StateConflict
 from orbit.ids import new_id
 from orbit.store.tenancy import NamespaceName, namespace_ensure
-from pulse.claim import Assignment
-from pulse.quotas import QuotaChange, QuotaSettings, application_configure, application_get, application_of
+from pulse.quotas import QuotaChange, QuotaSettings, application_configure, application_get
 from pulse.start import StartCode
 from pulse.states import TaskState, WaitReason
+from tests.support.applications import Application
 from tests.support.pulse import Pulse
-
-
-class Application:
-    """Two namespaces of one application, each with a roomy queue `main`."""
-
-    def __init__(self, pulse: Pulse) -> None:
-        self.pulse, self.other = pulse, Pulse(pulse.database)
-        named = NamespaceName("tests", "second", "test")
-        self.other.namespace_id = pulse.database.transaction(lambda tx: namespace_ensure(tx, named)).id
-        self.queues = [pulse.queue(max_concurrency=10), self.other.queue(max_concurrency=10)]
-        self.id, _ = pulse.database.transaction(lambda tx: application_of(tx, pulse.namespace_id))
-
-    @property
-    def both(self) -> tuple[Pulse, Pulse]:
-        """Return both namespaces."""
-        return self.pulse, self.other
-
-    def read(self) -> dict[str, object]:
-        """Read it."""
-        return self.pulse.database.transaction(lambda tx: application_get(tx, self.pulse.namespace_id, self.id))
-
-    def configure(self, **settings: int) -> None:
-        """Replace its quotas."""
-        change = QuotaChange(self.id, int(str(self.read()["revision"])), "a test", replace(QuotaSettings(), **settings))
-        command, actor = self.pulse.command("application.configure"), self.pulse.actor()
-        self.pulse.database.transaction(lambda tx: application_configure(tx, command, actor, change))
-
-    def claim(self) -> list[Assignment]:
-        """Claim in both namespaces."""
-        return [item for pulse in self.both for item in pulse.claim()]
 
 
 def test_r091_two_namespaces_of_one_application_never_hold_more_than_its_quota_together(pulse: Pulse) -> None:

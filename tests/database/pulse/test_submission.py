@@ -1,15 +1,19 @@
 """Acceptance: receipts, refusals, the backlog, batches."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 from sqlalchemy import func, select
 
 from orbit.database import Database, Transaction, metadata
-from orbit.errors import IdempotencyConflict, InvalidRequest, NotFound, OrbitError, QueueFull
+from orbit.errors import ApplicationQuotaExceeded, IdempotencyConflict, InvalidRequest, NotFound, OrbitError, QueueFull
 from orbit.idempotency import Answer
+from pulse.acceptance import Scarce, tasks_accept
 from pulse.report import Outcome, report
 from pulse.states import ErrorClass, RecoverySafety, TaskState, WaitReason
+from pulse.submission import Submit
+from tests.support.applications import Application
 from tests.support.pulse import Pulse
 
 SECOND = 1_000_000
@@ -84,6 +88,37 @@ def test_r068_a_replay_wins_over_a_full_queue(pulse: Pulse) -> None:
     (second,) = pulse.submit_all(pulse.submit_item("b"))
     assert isinstance(second, Answer)
     assert not second.deduplicated
+
+
+class Counted(Scarce):
+    """Counts the batches that had to run again."""
+
+    again = 0
+
+    def note(self, submits: Sequence[Submit]) -> None:
+        self.again += 1
+        super().note(submits)
+
+
+@pytest.mark.parametrize("limit", ["queue", "quota"])
+def test_a_batch_for_a_queue_that_was_short_a_moment_ago_runs_once(pulse: Pulse, limit: str) -> None:
+    if limit == "queue":
+        pulse.queue(max_unfinished_tasks=1)
+    else:
+        Application(pulse).configure(max_unfinished_tasks=1)
+    pulse.queue("other")
+    scarce = Counted()
+
+    def accept(*queues: str) -> list[type]:
+        items = [pulse.submit_item(queue=queue) for queue in queues]
+        return [type(outcome) for outcome in tasks_accept(pulse.database, items, pulse, scarce)]
+
+    refused = QueueFull if limit == "queue" else ApplicationQuotaExceeded
+    assert accept("main", "main") == [Answer, refused]
+    assert accept("main") == [refused]
+    assert scarce.again == 1
+    assert not scarce.holds_any([pulse.submit_item(queue="other")])
+    assert accept("other") == [Answer if limit == "queue" else refused]
 
 
 def test_a_nearly_full_queue_grants_in_order_of_arrival(pulse: Pulse) -> None:

@@ -1,0 +1,83 @@
+"""Accept a batch of tasks in a transaction of its own, with its places in the queues' backlogs taken as the last write.
+
+So a backlog's row, which all submissions to a queue share, is held for the time of one COMMIT. Where the places are not
+all free, or the application has quotas, the batch runs once more with the backlogs locked before its tasks are
+inserted, and is granted item by item. That is dear just where much is refused, so such queues are remembered for a
+moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pulse.store.counters import backlog_take
+from pulse.submission import Submit, tasks_submit
+
+if TYPE_CHECKING:
+    from orbit.database import Database, Transaction
+    from orbit.errors import OrbitError
+    from orbit.idempotency import Answer
+    from pulse.settle import Surroundings
+
+SCARCE_SECONDS = 1.0
+_QUEUES_KEPT_MAX = 10_000
+
+
+class BacklogShort(Exception):
+    """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
+
+
+class Scarce:
+    """The queues in which places were short a moment ago. A hint of one process: to be wrong costs a round trip."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[bytes, str], float] = {}
+
+    def note(self, submits: Sequence[Submit]) -> None:
+        """Remember the queues of a batch that did not fit."""
+        if len(self._until) > _QUEUES_KEPT_MAX:
+            self._until.clear()
+        until = time.monotonic() + SCARCE_SECONDS
+        self._until.update(dict.fromkeys(map(_queue_of, submits), until))
+
+    def holds_any(self, submits: Sequence[Submit]) -> bool:
+        """Say whether any queue of a batch is one of them."""
+        if not self._until:
+            return False
+        now = time.monotonic()
+        return any(self._until.get(_queue_of(submit), 0.0) > now for submit in submits)
+
+
+def tasks_accept(
+    database: Database, submits: Sequence[Submit], around: Surroundings, scarce: Scarce
+) -> list[Answer | OrbitError]:
+    """Accept a batch; one outcome for each item, in order."""
+    if not scarce.holds_any(submits):
+        try:
+            return database.transaction(lambda tx: _accept_roomy(tx, submits, around))
+        except BacklogShort:
+            scarce.note(submits)
+    return database.transaction(lambda tx: tasks_submit(tx, submits, around))
+
+
+def places_take(tx: Transaction, places: Mapping[bytes, int]) -> None:
+    """Take the places that `tasks_submit` has left for later, as the last writes of a transaction.
+
+    Raises BacklogShort where they are not all free.
+    """
+    for queue_id in sorted(places):
+        backlog_take(tx, queue_id, places[queue_id], otherwise=BacklogShort())
+
+
+def _accept_roomy(tx: Transaction, submits: Sequence[Submit], around: Surroundings) -> list[Answer | OrbitError]:
+    places: Counter[bytes] = Counter()
+    outcomes = tasks_submit(tx, submits, around, places=places)
+    places_take(tx, places)
+    return outcomes
+
+
+def _queue_of(submit: Submit) -> tuple[bytes, str]:
+    return submit.request.namespace_id, submit.request.queue
