@@ -6,7 +6,7 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from sqlalchemy.engine import Engine
 
 from orbit.clock import SECOND
 from orbit.database import Database, Transaction
+from orbit.database.connect import PATIENT
 from pulse.claim import Demand, claim
+from pulse.doctor import examine
 from pulse.key_limits import key_view
 from pulse.states import TaskState
 from pulse.tasks import TaskFilter, attempts_list, task_explain, task_get, tasks_list
@@ -63,10 +65,17 @@ def plans(database: Database, statement: str, parameters: Any) -> list[dict[str,
 
 
 @pytest.mark.databases("mariadb", "mysql")
-@pytest.mark.timeout(900)
-def test_r190_no_question_about_tasks_walks_over_all_of_them(pulse: Pulse, database: Database) -> None:
+@pytest.mark.timeout(3600)
+def test_r190_no_question_about_tasks_walks_over_all_of_them(
+    pulse: Pulse, database: Database, database_url: str
+) -> None:
     with truncated(database):
         _ask(pulse, database)
+        # The doctor does look at every row, but at each of them once.
+        began = time.perf_counter()
+        with closing(Database.open(database_url, PATIENT)) as patient:
+            assert examine(patient) == []
+        print(f"{TASKS} tasks recounted in {time.perf_counter() - began:.1f} s")  # noqa: T201
 
 
 def _ask(pulse: Pulse, database: Database) -> None:
@@ -126,20 +135,19 @@ def _ask(pulse: Pulse, database: Database) -> None:
         for statement, parameters in statements:
             if statement.lstrip().upper().startswith(("SELECT", "UPDATE", "DELETE", "(SELECT")):
                 _check(name, statement, plans(database, statement, parameters))
-    # The doctor does look at every row, but at each of them once: that ends within a statement's time-out.
-    began = time.perf_counter()
-    assert pulse.drifts() == []
-    print(f"{TASKS} tasks recounted in {time.perf_counter() - began:.1f} s")  # noqa: T201
 
 
 def _check(name: str, statement: str, rows: list[dict[str, Any]]) -> None:
+    # What a SELECT sorts may be told beside another of its tables than the one that it sorts the rows of.
+    sorting = {row.get("id") for row in rows if "filesort" in str(row.get("Extra"))}
     for row in rows:
-        table = str(row.get("table"))
-        large = table in LARGE or table == "t"
-        is_scan = row.get("type") in {"ALL", "index"} and int(row.get("rows") or 0) > 1_000
-        assert not (large and is_scan), f"{name} walks over {table}: {row}\n{statement}"
-        sorts = "filesort" in str(row.get("Extra")) and int(row.get("rows") or 0) > 10_000
-        assert not (large and sorts), f"{name} sorts {row.get('rows')} rows of {table}: {row}\n{statement}"
+        table, count = str(row.get("table")), int(row.get("rows") or 0)
+        if table not in LARGE | {"t"}:
+            continue
+        is_scan = row.get("type") in {"ALL", "index"} and count > 1_000
+        assert not is_scan, f"{name} walks over {table}: {row}\n{statement}"
+        sorts = row.get("id") in sorting and count > 10_000
+        assert not sorts, f"{name} sorts {count} rows of {table}: {rows}\n{statement}"
 
 
 def _analyze(database: Database) -> None:
