@@ -1,6 +1,10 @@
 """Random mutations of a good definition: never a traceback, and what is accepted has a whole graph."""
 
 import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -8,13 +12,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from definitions.compiler import compile_definition
-from definitions.graph import NodeKind
+from definitions.expression import Expression
+from definitions.graph import Graph, NodeKind
 from definitions.graph_json import graph_from_json, graph_to_json
+from definitions.template import Template
+from engine.command import SubmitTask
+from engine.flow import Flow
+from engine.instance import Failure
+from engine.simulator import Answer, Simulation
+from engine.stimulus import Outcome
+from tests.support.random_definitions import definition
 
-EXAMPLE = (Path(__file__).parents[3] / "examples" / "payout" / "payout.yaml").read_text(encoding="utf-8")
 EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 100
-LINES = EXAMPLE.splitlines(keepends=True)
-WORDS = sorted({word for line in LINES for word in line.replace(":", " : ").replace(",", " , ").split()})
+FOLDER = Path(__file__).parents[3] / "examples"
+# All that ship, and random ones, which use the language in ways that nobody would write.
+TEXTS = [
+    *(path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*/*.yaml")) if ".test." not in path.name),
+    *(definition(seed)[0] for seed in range(12)),
+]
+WORDS = sorted({word for text in TEXTS for word in text.replace(":", " : ").replace(",", " , ").split()})
 
 fragments = st.one_of(
     st.sampled_from(WORDS),
@@ -30,7 +46,7 @@ fragments = st.one_of(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    lines = list(LINES)
+    lines = draw(st.sampled_from(TEXTS)).splitlines(keepends=True)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(lines) - 1))
         match draw(st.integers(0, 5)):
@@ -66,11 +82,50 @@ def test_a_mutation_is_refused_with_places_or_compiles_to_a_whole_graph(text: st
     if graph is None:
         return
     assert graph_from_json(graph_to_json(graph)) == graph
-    ends = {NodeKind.FAIL, NodeKind.RETURN}
     entered = {edge.target for edge in graph.edges}
+    left = {edge.source for edge in graph.edges}
+    # One way in and at most one way out, of the whole and of what is run for each item.
+    begun, open_ends = Counter[str | None](), Counter[str | None]()
     for index, node in enumerate(graph.nodes):
         assert node.spec is not None or node.kind is NodeKind.FORK
-        assert index == 0 or index in entered
-    sources = {edge.source for edge in graph.edges}
-    open_ends = [node for index, node in enumerate(graph.nodes) if index not in sources and node.kind not in ends]
-    assert len(open_ends) <= 1
+        begun[node.within] += index not in entered
+        open_ends[node.within] += index not in left and node.kind not in {NodeKind.FAIL, NodeKind.RETURN}
+    assert set(begun.values()) == {1}
+    assert set(open_ends.values()) <= {0, 1}
+    names = {node.id for node in graph.nodes}
+    assert all(reading.step_references <= names for reading in readings_in(graph))
+    run(graph)
+
+
+def readings_in(value: object) -> Iterator[Expression | Template]:
+    """Find everything in a graph that reads values, wherever it stands."""
+    if isinstance(value, Expression | Template):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from readings_in(item)
+    elif is_dataclass(value):
+        yield from readings_in([getattr(value, each.name) for each in fields(value)])
+
+
+def run(graph: Graph) -> None:
+    """Run what was accepted, each task failing in its turn: it ends, and reads no output that is not there."""
+    for failing in range(3):
+        asked = 0
+
+        def script(command: SubmitTask, failing: int = failing) -> Answer:
+            nonlocal asked
+            asked += 1
+            if asked % 3 == failing:
+                return Answer(Outcome.FAILED, error=Failure("BROKEN", "it broke"))
+            return Answer(output={"step": command.step})
+
+        outcome = Simulation(Flow(graph), script, input_value={}).run()
+        absent = [line for line in outcome.trace if "NO_SUCH_FIELD" in str(line.entry.data)]
+        assert [line for line in absent if "steps" in str(line.entry.data)] == []
+
+
+def test_every_reference_of_a_graph_is_looked_at() -> None:
+    text, graph = definition(1)
+    names = {name for reading in readings_in(graph) for name in reading.step_references}
+    assert names == set(re.findall(r"steps\.(\w+)", text))
