@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from api.calls import Parameter
+from api.models.fields import LABEL_LENGTH_MAX
 from api.queries import LIMIT_DEFAULT, LIMIT_MAX, WAIT_SECONDS_MAX
 
 _HEX_ID = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
@@ -28,6 +29,9 @@ CREATED_AFTER = Parameter("created_after", "Not before this instant", _INSTANT)
 CREATED_BEFORE = Parameter("created_before", "Before this instant", _INSTANT)
 BUSINESS_KEY = Parameter(
     "business_key", "Exactly this business key", {"type": "string", "minLength": 1, "maxLength": 128}
+)
+LABEL = Parameter(
+    "label", "With this label, as `name=value`", {"type": "string", "minLength": 1, "maxLength": LABEL_LENGTH_MAX}
 )
 SUBJECT_ID = Parameter("subject_id", "About this task, queue or instance", _HEX_ID)
 REQUEST_ID = Parameter("request_id", "Caused by this request", _HEX_ID)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import falcon
 
+from api.models.fields import LABEL_LENGTH_MAX
 from orbit.clock import Micros, from_rfc3339
 from orbit.errors import InvalidRequest, OrbitError, UnknownField
 from orbit.ids import from_hex
@@ -34,6 +35,17 @@ class Cursor:
     def text(self) -> str:
         """Write the cursor for the caller."""
         return cursor_text([self.at, self.id.hex()])
+
+
+_LABEL_FORM = "a label is asked for as `name=value`"
+
+
+def label_read(text: str, *, pointer: str | None = None) -> tuple[str, str]:
+    """Read a label, written name=value; raises InvalidRequest for anything else."""
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise InvalidRequest(_LABEL_FORM, pointer=pointer)
+    return name, value
 
 
 class Query:
@@ -63,6 +75,16 @@ class Query:
         if value is not None and value not in words:
             raise self.refused(name, f"{' or '.join(words)} is expected")
         return value
+
+    def label(self) -> tuple[str, str] | None:
+        """Return the name and the value of the label that is asked for."""
+        text = self.text("label", length_max=LABEL_LENGTH_MAX)
+        if text is None:
+            return None
+        try:
+            return label_read(text)
+        except InvalidRequest as error:
+            raise self.refused("label", error.message) from None
 
     def number(self, name: str, *, minimum: int, maximum: int) -> int | None:
         """Return a whole number in a range."""

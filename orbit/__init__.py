@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orbit.sdk.batch_models import Batch, CreateBatch, InstanceSelection, TaskSelection
     from orbit.sdk.client import Client
     from orbit.sdk.context import CancelReason, TaskContext
+    from orbit.sdk.decisions import LateResult, RescheduleTask, RetryTask, ReviewTask, Verdict
     from orbit.sdk.errors import (
         APIError,
         ConfigurationError,
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
         InstanceResult,
         Queue,
         QueueResult,
-        RescheduleTask,
-        RetryTask,
-        ReviewTask,
         StartInstance,
         SubmitTask,
         Task,
@@ -70,6 +68,7 @@ _PUBLIC: dict[str, str] = {
     "Instance": "orbit.sdk.models",
     "InstanceSelection": "orbit.sdk.batch_models",
     "InstanceResult": "orbit.sdk.models",
+    "LateResult": "orbit.sdk.decisions",
     "NeedsHuman": "orbit.sdk.outcomes",
     "NonRetryable": "orbit.sdk.outcomes",
     "OrbitSDKError": "orbit.sdk.errors",
@@ -78,11 +77,11 @@ _PUBLIC: dict[str, str] = {
     "PutTaskType": "orbit.sdk.type_models",
     "Queue": "orbit.sdk.models",
     "QueueResult": "orbit.sdk.models",
-    "RescheduleTask": "orbit.sdk.models",
+    "RescheduleTask": "orbit.sdk.decisions",
     "Retry": "orbit.sdk.type_models",
-    "RetryTask": "orbit.sdk.models",
+    "RetryTask": "orbit.sdk.decisions",
     "Retryable": "orbit.sdk.outcomes",
-    "ReviewTask": "orbit.sdk.models",
+    "ReviewTask": "orbit.sdk.decisions",
     "SendSignal": "orbit.sdk.signal_models",
     "StartInstance": "orbit.sdk.models",
     "SubmitTask": "orbit.sdk.models",
@@ -93,6 +92,7 @@ _PUBLIC: dict[str, str] = {
     "TaskType": "orbit.sdk.type_models",
     "TypeDefaults": "orbit.sdk.type_models",
     "UnknownOutcome": "orbit.sdk.outcomes",
+    "Verdict": "orbit.sdk.decisions",
     "Worker": "orbit.sdk.worker",
     "WorkerRefused": "orbit.sdk.errors",
 }
@@ -118,6 +118,7 @@ __all__ = [
     "Instance",
     "InstanceResult",
     "InstanceSelection",
+    "LateResult",
     "NeedsHuman",
     "NonRetryable",
     "OrbitSDKError",
@@ -141,6 +142,7 @@ __all__ = [
     "TaskType",
     "TypeDefaults",
     "UnknownOutcome",
+    "Verdict",
     "Worker",
     "WorkerRefused",
     "__version__",

@@ -1,15 +1,16 @@
 """What a person decides: the verdict on an unknown outcome, and the retry of an ended task.
 
 No verdict without evidence and reason; where another attempt follows, a statement why it can't repeat an effect. A
-review's RETRY goes on with the same task, one more attempt. A manual retry makes a NEW task: the ended one keeps its
-end and its result, its successor has the same params and policy, its operation id and a rising fencing number; at most
-one task succeeds another. Locks: the task; counters last, in `settle` and `tasks_submit`.
+review may name a report that came late: its result is then the task's, as it was sent. A review's RETRY goes on with
+the same task, one more attempt. A manual retry makes a NEW task: the ended one keeps its end and its result, its
+successor has the same params and policy, its operation id and a rising fencing number; at most one task succeeds
+another. Locks: the task; counters last, in `settle` and `tasks_submit`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ from pulse.report import settled_state
 from pulse.requests import RetryPolicy, TaskRequest
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import ErrorClass, SourceKind, TaskState
-from pulse.store.recover import VerdictRow, attempt_grant, request_row, successor_find, verdict_insert
+from pulse.store.recover import LateKey, VerdictRow, attempt_grant, request_row, successor_find, verdict_insert
 from pulse.store.rows import LockedTask, tasks_lock
 from pulse.submission import Submit, tasks_submit
+from pulse.verdicts import LateReport, late_report
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -43,7 +45,8 @@ class Verdict(StrEnum):
 class Decided:
     """A person's decision about one task.
 
-    `evidence` is JSON, `output` JSON text of the result vouched for; `verdict` is None for the retry of an ended task.
+    `evidence` is JSON, `output` JSON text of the result vouched for; `late` names the late report that settles it.
+    `verdict` is None for the retry of an ended task.
     """
 
     task_id: bytes
@@ -53,12 +56,14 @@ class Decided:
     safety_statement: str | None = None
     output: bytes | None = None
     verdict: Verdict | None = None
+    late: LateKey | None = None
 
 
 def task_review(tx: Transaction, command: Command, actor: Actor, decided: Decided, around: Surroundings) -> Answer:
     """Settle a task in NEEDS_REVIEW, with verdict, audit and receipt, or replay the receipt.
 
-    Raises NotFound, OwnedByWorkflow, StateConflict (state or revision), InvalidRequest (no safety statement for RETRY).
+    Raises NotFound, OwnedByWorkflow, StateConflict (state or revision), InvalidRequest: no safety statement for RETRY,
+    a result that its type does not promise, a late report that is not there or says something else than the verdict.
     """
     return once(tx, command, lambda: review_now(tx, command.namespace_id, actor, decided, around))
 
@@ -66,11 +71,16 @@ def task_review(tx: Transaction, command: Command, actor: Actor, decided: Decide
 def review_now(tx: Transaction, namespace_id: bytes, actor: Actor, decided: Decided, around: Surroundings) -> Made:
     """Settle a task in NEEDS_REVIEW, with verdict and audit, without a receipt. Raises as `task_review`."""
     task = _judged(tx, namespace_id, decided, frozenset({TaskState.NEEDS_REVIEW}))
+    late = late_report(tx, task, decided.late, is_success=decided.verdict is Verdict.SUCCEEDED)
+    output, reference = (decided.output, None) if late is None else (late.output, late.output_ref)
+    if decided.verdict is Verdict.SUCCEEDED and reference is None:
+        _check_result(tx, task, output, around, pointer="/output" if late is None else "/late_result")
     now = tx.now()
-    decision = _decision(task, decided, now=now)
+    decision = _decision(task, decided, late, now=now)
     if isinstance(decision, Requeue) and task.failed_count >= task.attempts_max:
         attempt_grant(tx, task.id, attempts_max=task.failed_count + 1)
-    verdict_insert(tx, _row(decided, decided.verdict or Verdict.FAILED, actor), now=now)
+    kept = _row(decided, decided.verdict or Verdict.FAILED, actor)
+    verdict_insert(tx, replace(kept, output=output, output_ref=reference, late=decided.late), now=now)
     state = settled_state(decision)
     audit_insert(tx, _audit("task.review", task, actor, decided, after={"state": state}), now=now)
     settle(tx, [Settlement(task, decision)], around, now=now)
@@ -114,11 +124,25 @@ def _judged(tx: Transaction, namespace_id: bytes, decided: Decided, states: froz
     return task
 
 
-def _decision(task: LockedTask, decided: Decided, *, now: Micros) -> Decision:
+def _check_result(
+    tx: Transaction, task: LockedTask, output: bytes | None, around: Surroundings, *, pointer: str
+) -> None:
+    """Hold what a person vouches for to what a worker's result is held to."""
+    if task.type_revision_id is None:
+        return
+    faults = around.catalog.revision(tx, task.type_revision_id).result_faults(output)
+    if faults:
+        message = f"the result does not fit the type's result schema: {faults[0].message}"
+        raise InvalidRequest(message, pointer=pointer + (faults[0].pointer if pointer == "/output" else ""))
+
+
+def _decision(task: LockedTask, decided: Decided, late: LateReport | None, *, now: Micros) -> Decision:
     match decided.verdict:
         case Verdict.SUCCEEDED:
             return Finish(TaskState.SUCCEEDED)
         case Verdict.FAILED | None:
+            if late is not None and late.error is not None:
+                return Finish(TaskState.FAILED, late.error)
             error = TaskError(ErrorClass.NON_RETRYABLE, "REVIEWED_FAILED", "a person judged that it failed")
             return Finish(TaskState.FAILED, error)
         case Verdict.RETRY:

@@ -36,6 +36,7 @@ from pulse.store.gate import gates_lock
 from pulse.store.lanes import LaneKey, delayed_insert, lane_create, lanes_count, lanes_find, ready_insert
 from pulse.store.queue import queue_ids
 from pulse.store.rows import dispatch_at
+from pulse.store.search import labels_insert
 from pulse.store.submit import tasks_insert
 from pulse.type_revision import TypeRevision
 
@@ -282,7 +283,10 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
     if not drafts:
         return []
     _place_fairly(tx, drafts, now=now)
-    tasks_insert(tx, [_row(draft, now=now) for draft in drafts])
+    rows = [_row(draft, now=now) for draft in drafts]
+    if any(row["labels"] is not None for row in rows):
+        labels_insert(tx, rows)
+    tasks_insert(tx, rows)
     ready_rows: list[dict[str, Any]] = []
     delayed_rows: list[dict[str, Any]] = []
     for draft in drafts:

@@ -160,6 +160,19 @@ task = Table(
     **TABLE_OPTIONS,
 )
 
+label = Table(
+    "pulse_label",
+    metadata,
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose task it is"),
+    Column("name", kinds.word(64), nullable=False, comment="The label's name"),
+    Column("value", kinds.word(256), nullable=False, comment="Its value"),
+    Column("accepted_at", kinds.instant(), nullable=False, comment="When the task was accepted, the order of lists"),
+    Column("task_id", kinds.identifier(), nullable=False, comment="Which task has it"),
+    PrimaryKeyConstraint("namespace_id", "name", "value", "accepted_at", "task_id", name="pulse_label_pk"),
+    comment="Labels of tasks, to find them by; only of those that have some",
+    **TABLE_OPTIONS,
+)
+
 gate = Table(
     "pulse_gate",
     metadata,
@@ -322,6 +335,9 @@ verdict = Table(
     Column("evidence", kinds.text(), nullable=False, comment="JSON as it was given, or a reference with its hash"),
     Column("reason", kinds.text(), nullable=False, comment="The operator's words"),
     Column("output", kinds.payload(), comment="JSON of the result that the person vouches for"),
+    Column("output_ref", kinds.text(), comment="JSON {uri, sha256, bytes} of a result kept elsewhere"),
+    Column("late_attempt_id", kinds.identifier(), comment="The attempt whose late report settles it; null is none"),
+    Column("late_message_id", kinds.identifier(), comment="The message of that report"),
     Column("actor", kinds.word(64), nullable=False, comment="Credential id in hex"),
     Column("created_at", kinds.instant(), nullable=False, comment="When, microseconds UTC"),
     Index("pulse_verdict_by_task", "task_id", "id"),

@@ -17,7 +17,7 @@ from pulse.cancellation import Cancel, cancel_now
 from pulse.review import Decided, Verdict, retry_now, review_now
 from pulse.settle import Surroundings
 from pulse.states import UNFINISHED, TaskState
-from pulse.store.task import ChosenTask, TaskFilter, tasks_choose, tasks_named
+from pulse.store.search import ChosenTask, TaskFilter, tasks_choose, tasks_named
 
 if TYPE_CHECKING:
     from orbit.database import Transaction

@@ -17,11 +17,11 @@ from pulse.quotas import Permits, permits_read
 from pulse.states import RecoverySafety, TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
 from pulse.store.rows import dispatch_at
+from pulse.store.search import TaskFilter, tasks_find
 from pulse.store.session import SessionRow, sessions_live
 from pulse.store.task import (
     AttemptView,
     Standing,
-    TaskFilter,
     TaskRow,
     attempts_view,
     outputs_read,
@@ -29,7 +29,6 @@ from pulse.store.task import (
     task_standing,
     task_states,
     task_view,
-    tasks_find,
 )
 from pulse.type_revision import ROOTS
 from pulse.verification import verifications_json
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AttemptView",
     "Standing",
-    "TaskFilter",
     "TaskView",
     "attempts_list",
     "outputs_get",

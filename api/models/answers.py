@@ -61,3 +61,11 @@ class Health(Struct, kw_only=True):
     """The state of the process that answers."""
 
     status: Annotated[str, Meta(description="ok, or why it takes no work")]
+
+
+class OutputReference(Struct, kw_only=True):
+    """An output that its worker keeps elsewhere."""
+
+    uri: str
+    sha256: str
+    bytes: int

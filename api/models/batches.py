@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from api.models.fields import BusinessKey, Count, HexId, Instant, Name, Reason, Request, raw_schema
+from api.models.fields import LABEL_LENGTH_MAX, BusinessKey, Count, HexId, Instant, Name, Reason, Request, raw_schema
 from api.models.recovery import Evidence, Statement
 from pulse.limits import BATCH_RATE_DEFAULT, BATCH_RATE_MAX, BATCH_RATE_MIN
 
@@ -42,7 +42,8 @@ class TaskSelection(Request, frozen=True, kw_only=True):
     state: Literal["WAITING", "LEASED", "RUNNING", "NEEDS_REVIEW", "FAILED", "CANCELLED"] | None = None
     type: Name | None = None
     business_key: BusinessKey | None = None
-    source: Annotated[str, Meta(max_length=64, description="Such as schedule:ID")] | None = None
+    source: Annotated[str, Meta(max_length=64, description="Such as workflow:INSTANCE_ID")] | None = None
+    label: Annotated[str, Meta(max_length=LABEL_LENGTH_MAX, description="As name=value")] | None = None
     created_after: Instant | None = None
     created_before: Instant | None = None
 
@@ -56,7 +57,7 @@ class InstanceSelection(Request, frozen=True, kw_only=True):
     state: Literal["RUNNING", "NEEDS_RECOVERY", "ENDING", "COMPENSATING"] | None = None
     control: Literal["ACTIVE", "PAUSING", "PAUSED"] | None = None
     business_key: BusinessKey | None = None
-    label: Annotated[str, Meta(max_length=400, description="As name=value")] | None = None
+    label: Annotated[str, Meta(max_length=LABEL_LENGTH_MAX, description="As name=value")] | None = None
     created_after: Instant | None = None
     created_before: Instant | None = None
 

@@ -62,6 +62,8 @@ RatePerSecond = Annotated[
 ]
 TaskVersion = Annotated[int, Meta(ge=1, le=2**31 - 1, description="The version of the handler's contract")]
 Priority = Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX, description="9 is the most urgent")]
+# A label as it is asked for: name=value.
+LABEL_LENGTH_MAX = 400
 Labels = Annotated[
     dict[
         Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_./:-]{0,62}\Z")],

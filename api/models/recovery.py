@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from api.models.answers import OutputReference
 from api.models.fields import Count, HexId, Instant, Priority, Reason, Request, Revision, raw_schema
 
 EVIDENCE_BYTES_MAX = 16 * 1024
@@ -19,8 +20,18 @@ Statement = Annotated[
 ]
 
 
+class LateResult(Request, frozen=True, kw_only=True):
+    """A report that came after its attempt had ended, as the task's attempts show it."""
+
+    attempt_id: HexId
+    message_id: HexId
+
+
 class ReviewTask(Request, frozen=True, kw_only=True):
-    """Settle a task under review; RETRY needs a safety statement, SUCCEEDED may carry the result."""
+    """Settle a task under review; RETRY needs a safety statement, SUCCEEDED may carry the result.
+
+    `late_result` names a report that came late: with SUCCEEDED its result is the task's, with FAILED its error.
+    """
 
     expected_revision: Revision
     verdict: Literal["SUCCEEDED", "FAILED", "RETRY"]
@@ -28,6 +39,7 @@ class ReviewTask(Request, frozen=True, kw_only=True):
     reason: Reason
     safety_statement: Statement | None = None
     output: Annotated[Raw, raw_schema("The result vouched for, up to 64 KiB; default null")] | UnsetType = UNSET
+    late_result: LateResult | None = None
 
 
 class RetryTask(Request, frozen=True, kw_only=True):
@@ -68,3 +80,21 @@ class RetryResult(Struct, kw_only=True):
 
     deduplicated: bool
     task: dict[str, Any]
+
+
+class Verdict(Struct, kw_only=True):
+    """What was decided about a task, by a person or a verification, with all that it rests on.
+
+    `kind` is SUCCEEDED, FAILED or RETRY of a review, or SUCCESSOR: it was retried as a new task.
+    """
+
+    id: HexId
+    kind: str
+    reason: str
+    evidence: Any
+    safety_statement: str | None
+    output: Any
+    output_ref: OutputReference | None
+    late_result: LateResult | None
+    actor: str
+    created_at: Instant

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from api.models.answers import ErrorContent
+from api.models.answers import ErrorContent, OutputReference
 from api.models.fields import (
     AttemptTimeoutSeconds,
     BusinessKey,
@@ -131,14 +131,6 @@ class Verification(Struct, kw_only=True):
     attempt_id: HexId
     created_at: Instant
     settled_at: Instant | None
-
-
-class OutputReference(Struct, kw_only=True):
-    """An output that its worker keeps elsewhere."""
-
-    uri: str
-    sha256: str
-    bytes: int
 
 
 class Task(Struct, kw_only=True, rename={"type_": "type"}):

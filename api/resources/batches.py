@@ -24,7 +24,7 @@ from api.models.batches import (
     TaskSelection,
 )
 from api.parameters import CURSOR, LIMIT, word_parameter
-from api.queries import Cursor, cursor_text
+from api.queries import Cursor, cursor_text, label_read
 from api.resources.instance_selection import SCOPES as INSTANCE_SCOPES
 from api.resources.instance_selection import instance_arguments, instances_selected, selected_json
 from api.resources.recovery import evidence_read
@@ -51,9 +51,9 @@ from pulse.batches import (
     items_find,
 )
 from pulse.node import PulseNode
-from pulse.states import ItemState, TaskState
+from pulse.states import ItemState, SourceKind, TaskState
 from pulse.store.queue import queue_ids
-from pulse.store.task import ChosenTask, TaskFilter
+from pulse.store.search import ChosenTask, TaskFilter
 from pulse.task_batches import CANCEL, RETRY, REVIEW, TaskChoice, tasks_chosen
 
 _MISSING = "no such batch"
@@ -213,15 +213,16 @@ def _visible(tx: Transaction, call: Call) -> BatchRow:
 def _choice(tx: Transaction, call: Call, operation: str, said: TaskSelection) -> TaskChoice:
     """Read a selection; raises InvalidRequest for one that no index serves, NotFound for a queue out of range."""
     caller = call.caller
-    filters = (said.queue, said.state, said.type, said.business_key, said.source, said.created_after)
+    filters = (said.queue, said.state, said.type, said.business_key, said.source, said.label, said.created_after)
     if said.ids is not None:
         if any(value is not None for value in (*filters, said.created_before)):
             raise InvalidRequest("ids and a filter exclude each other", pointer="/tasks/ids")
         named = sorted({from_hex(each) for each in said.ids})
         return TaskChoice(caller.namespace_id, operation, named, None, caller.queues)
-    if said.queue is None and said.business_key is None and said.source is None:
-        raise InvalidRequest("ids, queue, business_key or source is required", pointer="/tasks")
-    if said.business_key is None and said.source is None and said.created_after is None:
+    narrow = (said.business_key, said.source, said.label)
+    if said.queue is None and not any(narrow):
+        raise InvalidRequest("ids, queue, business_key, source or label is required", pointer="/tasks")
+    if not any(narrow) and said.created_after is None:
         raise InvalidRequest("within a queue created_after is required", pointer="/tasks/created_after")
     queue_id = None
     if said.queue is not None:
@@ -234,19 +235,21 @@ def _choice(tx: Transaction, call: Call, operation: str, said: TaskSelection) ->
         limit=limits.BATCH_SUBJECTS_MAX + 1,
         queue_id=queue_id,
         business_key=said.business_key,
-        source_id=None if said.source is None else _source(said.source),
+        source=None if said.source is None else _source(said.source),
         state=None if said.state is None else TaskState(said.state),
         type=said.type,
         accepted_after=_instant(said.created_after, "/tasks/created_after"),
         accepted_before=_instant(said.created_before, "/tasks/created_before"),
+        label=None if said.label is None else label_read(said.label, pointer="/tasks/label"),
     )
     return TaskChoice(caller.namespace_id, operation, None, wanted, caller.queues)
 
 
-def _source(text: str) -> bytes:
+def _source(text: str) -> tuple[SourceKind, bytes]:
     found = source_read(text)
     if found is None:
-        raise InvalidRequest("a source is written kind:id, such as schedule:ID", pointer="/tasks/source")
+        message = "a source is written kind:id, such as workflow:INSTANCE_ID"
+        raise InvalidRequest(message, pointer="/tasks/source")
     return found
 
 

@@ -8,11 +8,12 @@ from msgspec import UNSET
 
 from api.calls import Call
 from api.models.batches import CreateBatch, InstanceSelection
+from api.queries import label_read
 from api.resources.recovery import evidence_read
 from engine.instance_batches import CANCEL, MIGRATE, PAUSE, RECOVER, RESUME, InstanceChoice, instances_chosen
 from engine.ports import Flows
 from engine.states import Action, Control, InstanceState
-from engine.store.instances import Filter, Stored, label_parted
+from engine.store.instances import Filter, Stored
 from orbit.access import Scope
 from orbit.clock import from_rfc3339
 from orbit.errors import InvalidRequest, PayloadTooLarge
@@ -53,7 +54,7 @@ def instances_selected(
             state=None if said.state is None else InstanceState(said.state),
             control=None if said.control is None else Control(said.control),
             business_key=said.business_key,
-            label=None if said.label is None else _label(said.label),
+            label=None if said.label is None else label_read(said.label, pointer="/instances/label"),
             started_after=_instant(said.created_after, "/instances/created_after"),
             started_before=_instant(said.created_before, "/instances/created_before"),
         )
@@ -105,13 +106,6 @@ def selected_json(stored: Stored) -> Json:
         "version": origin.version,
         "revision": str(instance.revision),
     }
-
-
-def _label(text: str) -> tuple[str, str]:
-    parted = label_parted(text)
-    if parted is None:
-        raise InvalidRequest("a label is asked for as `name=value`", pointer="/instances/label")
-    return parted
 
 
 def _instant(text: str | None, pointer: str) -> int | None:

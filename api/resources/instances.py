@@ -15,19 +15,20 @@ from api.parameters import (
     CREATED_AFTER,
     CREATED_BEFORE,
     CURSOR,
+    LABEL,
     LIMIT,
     WAIT_SECONDS,
     number_parameter,
     text_parameter,
     word_parameter,
 )
-from api.queries import WAIT_SECONDS_MAX, Cursor, Query, cursor_text
+from api.queries import WAIT_SECONDS_MAX, Cursor, cursor_text
 from api.resources.signals import message_read
 from definitions.limits import ITEMS_MAX
 from engine.service import Instances as EngineInstances
 from engine.start import StartRequest
 from engine.states import Control, InstanceState
-from engine.store.instances import Filter, Place, label_parted
+from engine.store.instances import Filter, Place
 from orbit.access import Scope
 from orbit.errors import InvalidRequest
 from orbit.jsontext import Json
@@ -59,7 +60,7 @@ class InstanceResource:
                     number_parameter("version", "Of this version", maximum=_VERSION_MAX),
                     word_parameter("state", "In this state", [state.value for state in InstanceState]),
                     word_parameter("control", "So controlled", [control.value for control in Control]),
-                    text_parameter("label", "With this label, as `name=value`", length_max=400),
+                    LABEL,
                     _PARENT_ID, BUSINESS_KEY, CREATED_AFTER, CREATED_BEFORE, LIMIT, CURSOR,
                 ),
             ),
@@ -131,7 +132,7 @@ class InstanceResource:
             state=None if state is None else InstanceState(state),
             control=None if control is None else Control(control),
             business_key=query.text("business_key", length_max=128),
-            label=_label(query),
+            label=query.label(),
             parent_id=query.identifier("parent_id"),
             started_after=query.instant("created_after"),
             started_before=query.instant("created_before"),
@@ -187,13 +188,3 @@ class InstanceResource:
 
     def _id(self, call: Call) -> bytes:
         return call.path_id("instance_id", message=_MISSING)
-
-
-def _label(query: Query) -> tuple[str, str] | None:
-    text = query.text("label", length_max=400)
-    if text is None:
-        return None
-    parted = label_parted(text)
-    if parted is None:
-        raise query.refused("label", "a label is asked for as `name=value`")
-    return parted

@@ -11,35 +11,40 @@ from api.models.fields import revision_number
 from api.models.recovery import (
     EVIDENCE_BYTES_MAX,
     DecisionResult,
+    LateResult,
     RescheduleTask,
     RetryResult,
     RetryTask,
     ReviewTask,
 )
+from api.models.recovery import Verdict as VerdictShown
 from orbit.access import Scope
 from orbit.clock import from_rfc3339
 from orbit.database import Database
 from orbit.errors import InvalidRequest, NotFound, PayloadTooLarge
+from orbit.ids import from_hex
 from orbit.jsontext import Json
 from pulse.limits import OUTPUT_BYTES_MAX
 from pulse.node import PulseNode
 from pulse.reschedule import Reschedule, task_reschedule
 from pulse.review import Decided, Verdict, task_retry, task_review
+from pulse.store.recover import LateKey
 from pulse.tasks import task_get
+from pulse.verdicts import verdicts_list
 
 _MISSING = "no such task"
 _REVISION = "/expected_revision"
 
 
 class TaskRecovery:
-    """`:review`, `:retry` and `:reschedule` of tasks."""
+    """`:review`, `:retry` and `:reschedule` of tasks, and what was decided about each."""
 
     def __init__(self, database: Database, pulse: PulseNode) -> None:
         self._database = database
         self._pulse = pulse
 
     def operations(self) -> list[Operation]:
-        """Declare the three."""
+        """Declare them."""
         scope = Scope.TASKS_RECOVER
         return [
             Operation(
@@ -54,6 +59,10 @@ class TaskRecovery:
                 "POST", "/v1/tasks/{task_id}:reschedule", "Move a waiting task to another time or priority",
                 self.reschedule, scope, DecisionResult, RescheduleTask, keyed=True,
             ),
+            Operation(
+                "GET", "/v1/tasks/{task_id}/verdicts", "List what was decided about a task, in order", self.verdicts,
+                Scope.TASKS_READ, VerdictShown, is_page=True,
+            ),
         ]  # fmt: skip
 
     def review(self, call: Call) -> Reply:
@@ -66,6 +75,8 @@ class TaskRecovery:
         if output is not None and body.verdict != Verdict.SUCCEEDED:
             message = "only the verdict SUCCEEDED has an output"
             raise InvalidRequest(message, pointer="/output")
+        if output is not None and body.late_result is not None:
+            raise InvalidRequest("the late result's output is taken: give none beside it", pointer="/output")
         decided = Decided(
             task_id=self._in_range(call),
             expected_revision=revision_number(body.expected_revision, pointer=_REVISION),
@@ -73,6 +84,7 @@ class TaskRecovery:
             reason=body.reason,
             safety_statement=body.safety_statement,
             output=output,
+            late=None if body.late_result is None else _late(body.late_result),
             verdict=Verdict(body.verdict),
         )
         command = call.command("task.review", resource=decided.task_id.hex())
@@ -111,6 +123,11 @@ class TaskRecovery:
         answer = self._database.transaction(lambda tx: task_reschedule(tx, command, call.actor, change, self._pulse))
         return call.receipt(answer, creates=False)
 
+    def verdicts(self, call: Call) -> Reply:
+        """List what was decided about a task; nobody decides so often that it does not fit on a page."""
+        task_id = self._in_range(call)
+        return call.page(self._database.transaction(lambda tx: verdicts_list(tx, call.namespace_id, task_id)), None)
+
     def _in_range(self, call: Call) -> bytes:
         """Return the task's id if its queue is in the caller's range."""
         task_id = call.path_id("task_id", message=_MISSING)
@@ -118,6 +135,11 @@ class TaskRecovery:
         if not call.caller.covers(view.queue):
             raise NotFound(_MISSING)
         return task_id
+
+
+def _late(named: LateResult) -> LateKey:
+    attempt_id = from_hex(named.attempt_id, pointer="/late_result/attempt_id")
+    return LateKey(attempt_id, from_hex(named.message_id, pointer="/late_result/message_id"))
 
 
 def evidence_read(raw: Raw) -> Json:

@@ -91,12 +91,6 @@ class Filter:
     started_before: Micros | None = None
 
 
-def label_parted(text: str) -> tuple[str, str] | None:
-    """Part a label that is asked for as `name=value`; None for any other text."""
-    name, separator, value = text.partition("=")
-    return (name, value) if name and separator else None
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """A place in a list that is ordered by start, newest first: what comes after this instance."""

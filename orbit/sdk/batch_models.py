@@ -18,6 +18,7 @@ class TaskSelection(Request, frozen=True, kw_only=True):
     type: str | None = None
     business_key: str | None = None
     source: str | None = None
+    label: str | None = None
     created_after: str | None = None
     created_before: str | None = None
 

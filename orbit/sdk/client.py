@@ -19,6 +19,7 @@ from orbit import jsontext
 from orbit.sdk import models, settings
 from orbit.sdk.batches import BatchCalls
 from orbit.sdk.calls import segment as _segment
+from orbit.sdk.decisions import DecisionResult, RescheduleTask, RetryTask, ReviewTask, Verdict
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.instance_moves import InstanceMoveCalls
 from orbit.sdk.keys import KeyCalls
@@ -32,7 +33,6 @@ from orbit.sdk.models import (
     ConfigureQueueRequest,
     ControlResult,
     CreateQueueRequest,
-    DecisionResult,
     HistoryEntry,
     Instance,
     InstanceResult,
@@ -42,9 +42,6 @@ from orbit.sdk.models import (
     RecoverInstance,
     Recovery,
     RecoveryResult,
-    RescheduleTask,
-    RetryTask,
-    ReviewTask,
     StartInstance,
     Step,
     SubmitTask,
@@ -151,12 +148,19 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, 
         return models.read(self._read(path, "get_task", **_waiting(wait_seconds, after_revision)).data, Task)
 
     def list_tasks(self, **query: str | int) -> Iterator[Task]:
-        """List tasks by `queue`, `state`, `type`, `business_key`, `source`, `created_after`, `created_before`."""
+        """List tasks, newest first, by `queue`, `state`, `type`, `business_key`, `source`, `label`, or by time.
+
+        A `label` is written name=value, a `source` kind:id; `created_after` and `created_before` are RFC 3339.
+        """
         return self._pages("/v1/tasks", "list_tasks", query, Task)
 
     def task_attempts(self, task_id: str) -> list[Attempt]:
         """List a task's attempts, in order."""
         return list(self._pages(f"/v1/tasks/{_segment(task_id)}/attempts", "task_attempts", {}, Attempt))
+
+    def task_verdicts(self, task_id: str) -> list[Verdict]:
+        """Read what people and verifications decided about a task, in order, with its evidence."""
+        return list(self._pages(f"/v1/tasks/{_segment(task_id)}/verdicts", "task_verdicts", {}, Verdict))
 
     def cancel_task(self, task_id: str, key: str, *, reason: str) -> CancelResult:
         """Cancel a task; one that runs is asked to stop and stays unfinished until it answers."""

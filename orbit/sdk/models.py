@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
+from orbit.sdk.decisions import Decision
 from orbit.sdk.type_models import OutputReference, Retry, Verification
 from orbit.sdk.version_models import Notice
 from orbit.sdk.wire import Request
@@ -78,42 +79,6 @@ class SubmitTask(Request, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     derived_from: str | None = None
     traceparent: str | None = None
-
-
-class _Decision(Request, frozen=True, kw_only=True):
-    expected_revision: int
-    reason: str
-
-    def content(self) -> dict[str, Any]:
-        """Return the fields; the revision travels as a decimal string."""
-        return super().content() | {"expected_revision": str(self.expected_revision)}
-
-
-class ReviewTask(_Decision, frozen=True, kw_only=True):
-    """A person's verdict on a task under review, on top of the revision that was read.
-
-    `verdict` is SUCCEEDED (with `output`, the result vouched for), FAILED or RETRY (with `safety_statement`: why
-    another attempt can't repeat an outside effect). `evidence` is any JSON that is not empty, up to 16 KiB.
-    """
-
-    verdict: str
-    evidence: Any
-    safety_statement: str | None = None
-    output: Any = UNSET
-
-
-class RetryTask(_Decision, frozen=True, kw_only=True):
-    """The wish to do a task that ended FAILED or CANCELLED again, as a new task."""
-
-    evidence: Any
-    safety_statement: str
-
-
-class RescheduleTask(_Decision, frozen=True, kw_only=True):
-    """Another time (RFC 3339) or priority for a waiting task, or both."""
-
-    available_at: str | None = None
-    priority: int | None = None
 
 
 class StartInstance(Request, frozen=True, kw_only=True):
@@ -282,21 +247,6 @@ class CancelResult(Struct, frozen=True, kw_only=True):
     task: CancelledTask = CancelledTask()
 
 
-class DecidedTask(Struct, frozen=True, kw_only=True):
-    """A task after a review or a move."""
-
-    id: str = ""
-    state: str = ""
-    revision: int = 0
-
-
-class DecisionResult(Struct, frozen=True, kw_only=True):
-    """The receipt of a review or a move."""
-
-    deduplicated: bool = False
-    task: DecidedTask = DecidedTask()
-
-
 class Attempt(Struct, frozen=True, kw_only=True):
     """One dispatch and execution of a task."""
 
@@ -377,7 +327,7 @@ class ControlResult(Struct, frozen=True, kw_only=True):
     instance: ControlledInstance = ControlledInstance()
 
 
-class RecoverInstance(_Decision, frozen=True, kw_only=True):
+class RecoverInstance(Decision, frozen=True, kw_only=True):
     """A decision about a failed step, a step under review, or without `step` about the held instance itself.
 
     `action` is RETRY, COMPLETE (may carry `output`), FAIL or SKIP; `evidence` is any JSON up to 16 KiB, or a reference

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import select, update
 
+from orbit.database.ids import through
 from orbit.ids import new_id
 from pulse.states import TaskState
-from pulse.tables import lane, queue, task, verdict
+from pulse.tables import lane, queue, result, task, verdict
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
 
+class LateKey(NamedTuple):
+    """Names a late report: the attempt that it is about, and the worker's message."""
+
+    attempt_id: bytes
+    message_id: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class VerdictRow:
-    """What a person decided about a task, and by which evidence (JSON text)."""
+    """What a person decided about a task, and by which evidence (JSON text); `late` is the report that settles it."""
 
     task_id: bytes
     kind: str
@@ -27,6 +36,8 @@ class VerdictRow:
     reason: str
     output: bytes | None
     actor: str
+    output_ref: str | None = None
+    late: LateKey | None = None
 
 
 def verdict_insert(tx: Transaction, row: VerdictRow, *, now: Micros) -> None:
@@ -42,11 +53,31 @@ def verdict_insert(tx: Transaction, row: VerdictRow, *, now: Micros) -> None:
                 "evidence": row.evidence,
                 "reason": row.reason,
                 "output": row.output,
+                "output_ref": row.output_ref,
+                "late_attempt_id": None if row.late is None else row.late.attempt_id,
+                "late_message_id": None if row.late is None else row.late.message_id,
                 "actor": row.actor,
                 "created_at": now,
             }
         ],
     )
+
+
+def verdicts_read(tx: Transaction, task_id: bytes) -> Sequence[Any]:
+    """Read all that was decided about a task, in order."""
+    query = through(select(verdict), verdict, "pulse_verdict_by_task").where(verdict.c.task_id == task_id)
+    return list(tx.rows(query.order_by(verdict.c.id)))
+
+
+def late_read(tx: Transaction, task_id: bytes, late: LateKey) -> Any:
+    """Read the report of a task that came too late under this name; None if there is none."""
+    query = select(result.c.outcome, result.c.output, result.c.output_ref, result.c.error).where(
+        result.c.attempt_id == late.attempt_id,
+        result.c.message_id == late.message_id,
+        result.c.task_id == task_id,
+        result.c.receipt == "LATE",
+    )
+    return tx.row(query)
 
 
 def attempt_grant(tx: Transaction, task_id: bytes, *, attempts_max: int) -> None:

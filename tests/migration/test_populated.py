@@ -1,5 +1,7 @@
 """Revisions over a database with tasks in it: counters right, nothing else touched."""
 
+import json
+
 from sqlalchemy import select
 
 from migrations import upgrade as schema
@@ -8,7 +10,7 @@ from orbit.tables import receipt
 from pulse.doctor import examine
 from pulse.report import Outcome
 from pulse.states import ErrorClass, TaskState
-from pulse.tables import queue, task
+from pulse.tables import label, queue, task
 from tests.support.pulse import Pulse
 
 # Recovery, gates and quotas came after the first tables; an upgrade of a used database starts here.
@@ -20,7 +22,9 @@ def populated(database: Database) -> None:
     pulse = Pulse(database)
     pulse.queue()
     for number in range(EACH * 7):
-        pulse.submit(meaning=number, delay_micros=3_600_000_000 if number % 7 == 0 else None)
+        pulse.submit(
+            meaning=number, delay_micros=3_600_000_000 if number % 7 == 0 else None, labels=f'{{"n": "{number}"}}'
+        )
     waiting = pulse.claim(EACH * 6)
     leased, running, reviewed, succeeded, failed, cancelled = (waiting[n::6] for n in range(6))
     for assignment in (*running, *reviewed, *succeeded, *failed, *cancelled):
@@ -57,4 +61,10 @@ def test_r087_an_upgrade_counts_what_is_there_and_leaves_tasks_alone(blank_datab
     database = Database.open(blank_database_url)
     assert facts(database) == before
     assert examine(database) == []
+    labels = select(label.c.name, label.c.value, label.c.accepted_at, label.c.task_id)
+    said = select(task.c.id, task.c.accepted_at, task.c.labels)
+    assert set(database.transaction(lambda tx: [tuple(row) for row in tx.rows(labels)])) == {
+        ("n", json.loads(row.labels)["n"], row.accepted_at, row.id)
+        for row in database.transaction(lambda tx: tx.rows(said))
+    }
     database.close()

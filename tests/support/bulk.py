@@ -43,6 +43,10 @@ def _copy(tx: Transaction, task_id: bytes, shift: int, more: int, step: int) -> 
     copied = f"INSERT INTO pulse_task (id, accepted_at, fair_at, {names}) SELECT {new_id}, "
     copied += f"accepted_at + {shift}, fair_at + {shift}, {names} {within}"
     tx.execute(text(copied), key | {"first": first, "end": first + more * step})
+    named = "INSERT INTO pulse_label (namespace_id, name, value, accepted_at, task_id) SELECT t.namespace_id, l.name, "
+    named += f"l.value, t.accepted_at, t.id FROM (SELECT namespace_id, accepted_at, id {within}) AS t "
+    named += "JOIN (SELECT name, value FROM pulse_label WHERE task_id = :id) AS l"
+    tx.execute(text(named), key | {"first": first + shift, "end": first + shift + more * step, "id": task_id})
     placed = f"INSERT INTO pulse_ready (lane_id, dispatch_at, task_id) SELECT lane_id, {place}, id {within}"
     tx.execute(text(placed), key | {"first": first + shift, "end": first + shift + more * step})
     counted = "UPDATE pulse_queue_backlog SET unfinished = unfinished + :more WHERE queue_id = :queue"
@@ -51,6 +55,7 @@ def _copy(tx: Transaction, task_id: bytes, shift: int, more: int, step: int) -> 
 
 _EMPTIED = (
     "pulse_task",
+    "pulse_label",
     "pulse_ready",
     "pulse_delayed",
     "pulse_attempt",

@@ -45,6 +45,11 @@ def test_r065_a_review_is_settled_by_evidence_not_by_a_cancel(caller: Caller, re
         absent = caller.post(f"{path}:review", {name: value for name, value in body.items() if name != field})
         assert (absent.status, absent.pointer) == (400, f"/{field}")
     nothing: list[Any] = [None, "", {}, []]
+    named = {"attempt_id": "0" * 32, "message_id": "1" * 32}
+    unknown = caller.post(f"{path}:review", body | {"late_result": named})
+    assert (unknown.status, unknown.pointer) == (400, "/late_result")
+    assert caller.post(f"{path}:review", body | {"late_result": {}}).pointer == "/late_result/attempt_id"
+    assert caller.post(f"{path}:review", body | {"late_result": named, "output": 1}).pointer == "/output"
     for empty in nothing:
         assert caller.post(f"{path}:review", body | {"evidence": empty}).pointer == "/evidence"
     large = caller.post(f"{path}:review", body | {"evidence": "x" * 16 * 1024})
@@ -59,6 +64,13 @@ def test_r065_a_review_is_settled_by_evidence_not_by_a_cancel(caller: Caller, re
     assert caller.post(f"{path}:review", body | {"output": {"ref": "T-1"}}, key="k").data["deduplicated"] is True
     assert caller.get(path).data["output"] == {"ref": "T-1"}
     assert caller.get(f"/v1/queues/{queue_id}").data["unfinished_tasks"] == "0"
+    (verdict,) = caller.get(f"{path}/verdicts").data
+    assert (verdict["kind"], verdict["evidence"], verdict["output"], verdict["late_result"]) == (
+        "SUCCEEDED",
+        SETTLED["evidence"],
+        {"ref": "T-1"},
+        None,
+    )
     newest = caller.get("/v1/audit").data[0]
     assert (newest["operation"], newest["subject_id"], newest["reason"]) == ("task.review", reviewed, SETTLED["reason"])
 

@@ -306,6 +306,61 @@ def test_r112_tasks_are_listed_by_key_and_queue_with_a_stable_cursor(caller: Cal
     assert caller.get("/v1/tasks?source=nothing").status == 400
 
 
+@pytest.mark.requirement("R095")
+def test_r190_tasks_are_found_by_each_filter_and_by_all_at_once(caller: Caller, database: Database) -> None:
+    make_queue(caller)
+    make_queue(caller, "mail")
+    red, blue = {"team": "red", "tier": "1"}, {"team": "blue", "tier": "1"}
+    first = submit(caller, labels=red, business_key="order").data["task"]["id"]
+    second = submit(caller, labels=blue, queue="mail", type="send").data["task"]["id"]
+    third = submit(caller, labels=red).data["task"]["id"]
+    submit(caller)
+    caller.post(f"/v1/tasks/{third}:cancel", {"reason": "r"})
+    retry = {"expected_revision": "2", "reason": "r", "evidence": 1, "safety_statement": "it never ran"}
+    successor = caller.post(f"/v1/tasks/{third}:retry", retry).data["task"]["id"]
+    past, future = (in_seconds(database, seconds).replace("+", "%2B") for seconds in (-60, 60))
+
+    def found(query: str) -> list[str]:
+        return [each["id"] for each in caller.get(f"/v1/tasks?{query}").data]
+
+    assert found("label=team%3Dred") == [successor, third, first], "a successor has the labels of its origin"
+    assert found("label=tier%3D1") == [successor, third, second, first]
+    assert found("label=team%3Dred&state=WAITING") == [successor, first]
+    assert found("label=tier%3D1&queue=mail") == found("label=tier%3D1&type=send") == [second]
+    assert found("label=team%3Dred&business_key=order") == [first]
+    assert found("label=team%3Dblue&business_key=order") == []
+    assert found(f"source=retry:{third}") == found(f"label=team%3Dred&source=retry:{third}") == [successor]
+    assert found(f"source=verification:{third}") == found(f"source=retry:{first}") == []
+    assert found(f"label=team%3Dred&created_after={future}") == found(f"label=team%3Dred&created_before={past}") == []
+    everything = f"label=team%3Dred&queue=images&type=echo&state=WAITING&business_key=order&created_after={past}"
+    assert found(f"{everything}&created_before={future}") == [first]
+    assert found("label=team%3Dgreen") == found("label=red%3Dteam") == []
+    for bad in ("team", "%3Dred", ""):
+        refused = caller.get(f"/v1/tasks?label={bad}")
+        assert (refused.status, refused.json["error"]["details"]["parameter"]) == (400, "label")
+    selection = {"tasks": {"label": "team=red"}}
+    preview = caller.post("/v1/batches:preview", {"operation": "task.cancel", **selection}).data
+    assert [each["id"] for each in preview["first"]] == [first, successor]
+    assert caller.post("/v1/batches:preview", {"operation": "task.cancel", "tasks": {"label": "x"}}).pointer == (
+        "/tasks/label"
+    )
+
+
+def test_r190_a_list_by_label_has_a_stable_cursor(caller: Caller) -> None:
+    make_queue(caller)
+    ids = [submit(caller, labels={"n": "💾=1"}).data["task"]["id"] for _ in range(5)]
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        got = caller.get(f"/v1/tasks?label=n%3D%F0%9F%92%BE%3D1&limit=2{cursor}")
+        seen += [each["id"] for each in got.data]
+        submit(caller, labels={"n": "💾=1"})  # newer rows don't disturb the pages
+        if got.json["next_cursor"] is None:
+            break
+        cursor = f"&cursor={got.json['next_cursor']}"
+    assert seen == ids[::-1]
+
+
 def test_r135_other_params_are_another_task_that_names_its_origin(caller: Caller, api: Api) -> None:
     make_queue(caller)
     first = submit(caller).data["task"]["id"]

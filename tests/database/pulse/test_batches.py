@@ -24,7 +24,7 @@ from pulse.batches import (
 )
 from pulse.review import Verdict
 from pulse.states import BatchState, ErrorClass, ItemState, TaskState
-from pulse.store.task import TaskFilter
+from pulse.store.search import TaskFilter
 from pulse.task_batches import CANCEL, RETRY, REVIEW, TaskChoice, task_operations, tasks_chosen
 from tests.support.pulse import Pulse
 

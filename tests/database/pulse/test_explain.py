@@ -11,8 +11,9 @@ from pulse.gates import gate_close, gate_create
 from pulse.listener import TaskOwner
 from pulse.quotas import QuotaChange, QuotaSettings, application_configure, application_of
 from pulse.states import WaitReason
+from pulse.store.search import TaskFilter
 from pulse.store.session import NewSession, session_end, session_insert
-from pulse.tasks import TaskFilter, task_explain, tasks_list
+from pulse.tasks import task_explain, tasks_list
 from tests.support.pulse import Pulse
 
 

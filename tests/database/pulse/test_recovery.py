@@ -1,14 +1,23 @@
 """What a person decides: reviews, retries of ended tasks, and other times and priorities for waiting ones."""
 
+import json
+
 import pytest
 from sqlalchemy import select
 
 from orbit.errors import InvalidRequest, StateConflict
+from orbit.ids import new_id
+from orbit.jsontext import Json
 from orbit.tables import audit
+from pulse.claim import Assignment
+from pulse.report import Outcome, ReceiptKind, ReportedError
 from pulse.requests import RetryPolicy
 from pulse.review import Verdict
 from pulse.states import ErrorClass, RecoverySafety, TaskState, WaitReason
+from pulse.store.recover import LateKey
 from pulse.tables import verdict
+from pulse.tasks import attempts_list, outputs_get
+from pulse.verdicts import verdicts_list
 from tests.support.pulse import Pulse
 
 SECOND = 1_000_000
@@ -113,6 +122,95 @@ def test_r139_what_a_person_decides_is_kept_with_its_evidence(pulse: Pulse) -> N
     ]
     records = pulse.database.transaction(lambda tx: tx.rows(select(audit.c.operation).order_by(audit.c.id)))
     assert [row.operation for row in records][-2:] == ["task.review", "task.retry"]
+
+
+def lost(pulse: Pulse) -> Assignment:
+    """A task of a MANUAL type whose worker has gone: its attempt is LOST, and it waits for a verdict."""
+    pulse.submit()
+    assignment = pulse.run()
+    pulse.pass_time(31)
+    assert pulse.task(assignment.task.id).state == TaskState.NEEDS_REVIEW
+    return assignment
+
+
+def late(assignment: Assignment, message_id: bytes) -> LateKey:
+    return LateKey(assignment.attempt_id, message_id)
+
+
+def test_a_review_is_settled_by_naming_a_late_result(pulse: Pulse) -> None:
+    pulse.queue()
+    assignment = lost(pulse)
+    task_id, message_id = assignment.task.id, new_id()
+    assert pulse.succeed(assignment, {"ref": "T-1"}, message_id).receipt == ReceiptKind.LATE
+    (report,) = pulse.database.transaction(lambda tx: attempts_list(tx, pulse.namespace_id, task_id))[0].late
+    assert (report["message_id"], report["output"]) == (message_id, b'{"ref":"T-1"}')
+    named = late(assignment, message_id)
+    for wrong in (late(assignment, new_id()), LateKey(new_id(), message_id)):
+        with pytest.raises(InvalidRequest) as unknown:
+            pulse.review(task_id, Verdict.SUCCEEDED, late=wrong)
+        assert unknown.value.pointer == "/late_result"
+    for verdict_ in (Verdict.FAILED, Verdict.RETRY):
+        with pytest.raises(InvalidRequest) as otherwise:
+            pulse.review(task_id, verdict_, late=named)
+        assert otherwise.value.pointer == "/verdict"
+    pulse.review(task_id, Verdict.SUCCEEDED, late=named)
+    view = pulse.task(task_id)
+    assert (view.state, view.output, view.row.error) == (TaskState.SUCCEEDED, b'{"ref":"T-1"}', None)
+    (kept,) = pulse.database.transaction(lambda tx: verdicts_list(tx, pulse.namespace_id, task_id))
+    assert (kept["kind"], kept["evidence"], kept["output"], kept["late_result"]) == (
+        "SUCCEEDED",
+        {"ticket": 7},
+        {"ref": "T-1"},
+        {"attempt_id": assignment.attempt_id.hex(), "message_id": message_id.hex()},
+    )
+
+
+def test_a_late_result_that_lies_elsewhere_is_the_tasks_output(pulse: Pulse) -> None:
+    pulse.queue()
+    assignment = lost(pulse)
+    task_id, message_id = assignment.task.id, new_id()
+    reference = {"uri": "s3://b/k", "sha256": "a" * 64, "bytes": 7}
+    pulse.report(pulse.result(assignment, Outcome.SUCCEEDED, message_id, output_ref=json.dumps(reference)))
+    pulse.review(task_id, Verdict.SUCCEEDED, late=late(assignment, message_id))
+    shown = pulse.task(task_id).as_json()
+    assert (shown["state"], shown["output"], shown["output_ref"]) == ("SUCCEEDED", None, reference)
+    outputs = pulse.database.transaction(lambda tx: outputs_get(tx, [task_id]))
+    assert json.loads(outputs[task_id]) == {"output_ref": reference}
+
+
+def test_a_late_failure_that_is_named_is_the_tasks_error(pulse: Pulse) -> None:
+    pulse.queue()
+    assignment = lost(pulse)
+    task_id, message_id = assignment.task.id, new_id()
+    error = ReportedError(ErrorClass.NON_RETRYABLE, "NO_MONEY", "the account is empty", {"missing": 7})
+    pulse.report(pulse.result(assignment, Outcome.FAILED, message_id, error=error))
+    with pytest.raises(InvalidRequest):
+        pulse.review(task_id, Verdict.SUCCEEDED, late=late(assignment, message_id))
+    pulse.review(task_id, Verdict.FAILED, late=late(assignment, message_id))
+    shown = pulse.task(task_id).as_json()
+    assert (shown["state"], shown["error"]) == (
+        "FAILED",
+        {"class": "NON_RETRYABLE", "code": "NO_MONEY", "message": "the account is empty", "details": {"missing": 7}},
+    )
+
+
+def test_r104_what_a_person_vouches_for_fits_the_type_too(pulse: Pulse) -> None:
+    pulse.queue()
+    schema: dict[str, Json] = {"type": "object", "required": ["ref"], "properties": {"ref": {"type": "string"}}}
+    pulse.register(recovery=RecoverySafety.MANUAL, result_schema=schema)
+    assignment = lost(pulse)
+    task_id, message_id = assignment.task.id, new_id()
+    pulse.succeed(assignment, {"ref": 7}, message_id)
+    for fields, pointer in (
+        ({"output": b'{"ref":7}'}, "/output/ref"),
+        ({"output": None}, "/output"),
+        ({"late": late(assignment, message_id)}, "/late_result"),
+    ):
+        with pytest.raises(InvalidRequest) as unfit:
+            pulse.review(task_id, Verdict.SUCCEEDED, **fields)
+        assert unfit.value.pointer == pointer
+    pulse.review(task_id, Verdict.SUCCEEDED, output=b'{"ref":"T-7"}')
+    assert pulse.task(task_id).output == b'{"ref":"T-7"}'
 
 
 def test_only_an_ended_failure_is_retried(pulse: Pulse) -> None:

@@ -19,14 +19,15 @@ from orbit.database.connect import PATIENT
 from pulse.claim import Demand, claim
 from pulse.doctor import examine
 from pulse.key_limits import key_view
-from pulse.states import TaskState
-from pulse.tasks import TaskFilter, attempts_list, task_explain, task_get, tasks_list
+from pulse.states import SourceKind, TaskState
+from pulse.store.search import TaskFilter, tasks_choose
+from pulse.tasks import attempts_list, task_explain, task_get, tasks_list
 from pulse.waker import keys_wake, lines_sweep
 from tests.support.bulk import tasks_copy, truncated
 from tests.support.pulse import Pulse
 
 TASKS = int(os.environ.get("ORBIT_SEARCH_TASKS", "1000000" if os.environ.get("ORBIT_SOAK") else "100000"))
-LARGE = {"pulse_task", "pulse_ready", "pulse_key_line"}
+LARGE = {"pulse_task", "pulse_ready", "pulse_key_line", "pulse_label"}
 BROAD: Any = {"max_concurrency": 100_000, "rate_per_second": 1_000_000, "max_unfinished_tasks": 1_000_000}
 
 
@@ -84,14 +85,14 @@ def _ask(pulse: Pulse, database: Database) -> None:
     pulse.serve()
     one = pulse.submit(business_key="b-1", concurrency_keys=("k",), labels='{"a": "b"}')
     pulse.submit(queue="side", business_key="b-2")
-    tasks_copy(database, pulse.submit(business_key="b-3"), count=TASKS)
+    tasks_copy(database, pulse.submit(business_key="b-3", labels='{"all": "of them"}'), count=TASKS)
     _analyze(database)
     row = pulse.task(one).row
     at = row.accepted_at
     pages = {
         "by business key": TaskFilter(pulse.namespace_id, 20, business_key="b-1"),
         "by business key of many": TaskFilter(pulse.namespace_id, 20, business_key="b-3"),
-        "by source": TaskFilter(pulse.namespace_id, 20, source_id=one),
+        "by source": TaskFilter(pulse.namespace_id, 20, source=(SourceKind.RETRY, one)),
         "by queue": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id),
         "by queue and state": TaskFilter(
             pulse.namespace_id, 20, queue_id=row.queue_id, state=TaskState.FAILED, accepted_after=at,
@@ -104,6 +105,14 @@ def _ask(pulse: Pulse, database: Database) -> None:
         "by queue and time": TaskFilter(
             pulse.namespace_id, 20, queue_id=row.queue_id, accepted_after=at, accepted_before=at + SECOND // 100
         ),
+        "by label": TaskFilter(pulse.namespace_id, 20, label=("a", "b")),
+        "by label of many": TaskFilter(pulse.namespace_id, 20, label=("all", "of them")),
+        "by label of many, the next page": TaskFilter(
+            pulse.namespace_id, 20, label=("all", "of them"), before=(at + 700, one)
+        ),
+        "by label and queue": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), queue_id=row.queue_id),
+        "by label and business key": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), business_key="b-1"),
+        "by label and source": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), source=(SourceKind.RETRY, one)),
         "the next page": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id, before=(at + 700, one)),
         "two filters": TaskFilter(
             pulse.namespace_id, 20, queue_id=row.queue_id, business_key="b-1", accepted_after=at
@@ -115,11 +124,13 @@ def _ask(pulse: Pulse, database: Database) -> None:
         with recorded() as statements:
             database.transaction(lambda tx, wanted=wanted: tasks_list(tx, wanted))  # type: ignore[misc]
         asked[name] = statements
+    labelled = TaskFilter(pulse.namespace_id, 20, label=("a", "b"))
     questions: dict[str, Any] = {
         "one task": lambda tx: task_get(tx, pulse.namespace_id, one),
         "its attempts": lambda tx: attempts_list(tx, pulse.namespace_id, one),
         "why it waits": lambda tx: task_explain(tx, pulse.namespace_id, one),
         "its key": lambda tx: key_view(tx, pulse.namespace_id, "k"),
+        "what a batch is about": lambda tx: tasks_choose(tx, labelled, {TaskState.NEEDS_REVIEW}),
         "a claim": lambda tx: claim(tx, Demand([seat], {})),
     }
     for name, question in questions.items():
@@ -151,4 +162,4 @@ def _check(name: str, statement: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _analyze(database: Database) -> None:
-    database.transaction(lambda tx: tx.rows(text("ANALYZE TABLE pulse_task, pulse_ready")))
+    database.transaction(lambda tx: tx.rows(text("ANALYZE TABLE pulse_task, pulse_ready, pulse_label")))
