@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from pulse import limits
 from pulse.claim import token_hash
-from pulse.policy import Ending, TaskError, on_released, on_unknown
+from pulse.policy import Ending, TaskError, on_released, on_unknown, passed_limit
 from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import AttemptState, ErrorClass
 from pulse.store.execute import attempts_adopt, attempts_expired, attempts_renew, cancels_wanted, progress_write
@@ -196,15 +196,10 @@ def expired(tx: Transaction, *, limit: int) -> list[bytes]:
 def _expired(task: LockedTask, attempt: LockedAttempt, now: Micros) -> Settlement:
     if attempt.state is AttemptState.LEASED:
         return _undo(task, attempt, now)
-    is_limit = attempt.limit_at is not None and attempt.limit_at <= now
-    if not is_limit:
+    if attempt.limit_at is None or attempt.limit_at > now:
         return _lost(task, attempt, now)
     ending = Ending(task.budget(), attempt.recovery, now, jitter=random.random())
-    if now >= task.deadline_at:
-        code, message = "DEADLINE_EXCEEDED", "the task's total deadline passed while it ran"
-    else:
-        code, message = "ATTEMPT_TIMED_OUT", "the attempt ran into its time-out"
-    error = TaskError(ErrorClass.UNKNOWN_OUTCOME, code, message, effect_unknown=True)
+    error = passed_limit(limit_at=attempt.limit_at, deadline_at=task.deadline_at)
     return Settlement(task, on_unknown(ending, error, lost=False), attempt, AttemptState.TIMED_OUT, failed=1)
 
 

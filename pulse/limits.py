@@ -54,6 +54,7 @@ DEFER_MICROS_MAX = 24 * 3600 * SECOND
 ASSIGN_MICROS = 5 * SECOND  # a LEASED attempt that is neither started nor released by then is undone
 LEASE_MICROS = 30 * SECOND
 LEASE_RENEW_MICROS = 10 * SECOND
+LIMIT_SLACK_MICROS = SECOND  # so much before its limit a handler that stops was told to, by its worker's own clock
 RATE_LIMITED_ASSIGN_MICROS_MAX = 30 * SECOND  # a limited Start prolongs an assignment, at most to this
 RELEASE_BACKOFF_MICROS = SECOND // 10  # doubles with each release in a row
 RELEASE_BACKOFF_MICROS_MAX = 30 * SECOND

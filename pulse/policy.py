@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orbit.clock import Micros
 from pulse import limits
@@ -125,14 +126,22 @@ def on_failure(ending: Ending, error: TaskError) -> Decision:
 
 
 def _park(ending: Ending, error: TaskError) -> Park:
-    return Park(error, is_verifiable=ending.safety is RecoverySafety.VERIFY)
+    """Let a verification or a person find out what nobody knows."""
+    return Park(_in_doubt(error), is_verifiable=ending.safety is RecoverySafety.VERIFY)
+
+
+def _in_doubt(error: TaskError) -> TaskError:
+    """Say of an error that the effect may have happened: whoever would do it again must know."""
+    return error if error.effect_unknown else replace(error, effect_unknown=True)
 
 
 def on_unknown(ending: Ending, error: TaskError, *, lost: bool) -> Decision:
     """Judge an end that the platform saw and whose outcome nobody knows: a lost lease or a time-out."""
+    error = _in_doubt(error)
     if lost and ending.budget.lost_count + 1 >= limits.LOST_MAX:
         # It has taken down as many workers as we allow: poison, whatever its safety, and no verification tries again.
-        return Park(TaskError(error.class_, "LOST_TOO_OFTEN", "attempts were lost too often", effect_unknown=True))
+        details, message = {"last": json.loads(error.as_text())}, "attempts were lost too often"
+        return Park(TaskError(error.class_, "LOST_TOO_OFTEN", message, details, effect_unknown=True))
     if ending.safety is not RecoverySafety.REPLAY_SAFE:
         return _park(ending, error)
     return _again(ending, error, failed=int(not lost), lost=int(lost))
@@ -148,12 +157,24 @@ def on_not_executed(ending: Ending, error: TaskError | None) -> Decision:
     return _again(ending, verified, failed=0, lost=0)
 
 
-def on_cancelled(ending: Ending) -> Decision:
-    """Judge a handler's CANCELLED: final if a cancel was wanted, an unknown outcome if nobody asked."""
+def on_cancelled(ending: Ending, stopped_by: TaskError | None = None) -> Decision:
+    """Judge a handler's CANCELLED: final if a cancel was wanted, else an unknown outcome.
+
+    `stopped_by` is the limit at which it was told to stop; without one nobody asked.
+    """
     if ending.budget.is_cancel_wanted:
         return Finish(TaskState.CANCELLED)
-    error = TaskError(ErrorClass.UNKNOWN_OUTCOME, "CANCELLED_UNASKED", "the handler stopped without being asked")
-    return on_unknown(ending, error, lost=False)
+    unasked = TaskError(ErrorClass.UNKNOWN_OUTCOME, "CANCELLED_UNASKED", "the handler stopped without being asked")
+    return on_unknown(ending, stopped_by or unasked, lost=False)
+
+
+def passed_limit(*, limit_at: Micros, deadline_at: Micros) -> TaskError:
+    """Say which limit ended an execution: the task's total deadline, if that came first, or the attempt's time-out."""
+    if limit_at >= deadline_at:
+        code, message = "DEADLINE_EXCEEDED", "the task's total deadline passed while it ran"
+    else:
+        code, message = "ATTEMPT_TIMED_OUT", "the attempt ran into its time-out"
+    return TaskError(ErrorClass.UNKNOWN_OUTCOME, code, message, effect_unknown=True)
 
 
 def on_returned(ending: Ending, *, ran: bool) -> Decision:
@@ -164,8 +185,7 @@ def on_returned(ending: Ending, *, ran: bool) -> Decision:
     if ending.safety is not RecoverySafety.REPLAY_SAFE or ending.budget.lost_count + 1 >= limits.LOST_MAX:
         return on_unknown(ending, error, lost=True)
     # An orderly stop is never worse than a crash: it runs elsewhere at once. It counts as lost, so it stays bounded.
-    decided = _requeue(ending, available_at=ending.now)
-    return Retry(ending.now, error) if isinstance(decided, Requeue) else decided
+    return _again(ending, _in_doubt(error), failed=0, lost=1, is_at_once=True)
 
 
 def on_deferred(ending: Ending, retry_after: Micros) -> Decision:
@@ -178,11 +198,13 @@ def on_deferred(ending: Ending, retry_after: Micros) -> Decision:
 
 def on_released(ending: Ending) -> Decision:
     """Judge a lease that ended before Start: harmless, but releases in a row wait longer each time."""
+    decided = _requeue(ending, available_at=None)
     in_a_row = ending.budget.released_count
-    if in_a_row == 0:
-        return _requeue(ending, available_at=None)
+    if in_a_row == 0 or not isinstance(decided, Requeue):
+        return decided
+    # A deadline that lies before the end of the wait ends the task when it comes, and not a moment earlier.
     wait = min(limits.RELEASE_BACKOFF_MICROS << min(in_a_row, 20), limits.RELEASE_BACKOFF_MICROS_MAX)
-    return _requeue(ending, available_at=ending.now + wait)
+    return Requeue(ending.now + wait)
 
 
 def passed_deadline(budget: Budget, *, now: Micros) -> TaskError | None:
@@ -202,7 +224,7 @@ def _requeue(ending: Ending, *, available_at: Micros | None) -> Decision:
     return Requeue(available_at) if error is None else Finish(TaskState.FAILED, error)
 
 
-def _again(ending: Ending, error: TaskError, *, failed: int, lost: int) -> Decision:
+def _again(ending: Ending, error: TaskError, *, failed: int, lost: int, is_at_once: bool = False) -> Decision:
     """Retry within the budget of attempts and time, or end with the reason why not."""
     budget = ending.budget
     if budget.is_cancel_wanted:
@@ -217,7 +239,7 @@ def _again(ending: Ending, error: TaskError, *, failed: int, lost: int) -> Decis
         ended = TaskError(error.class_, "ATTEMPTS_EXHAUSTED", error.message, details, effect_unknown=unknown)
         return Finish(TaskState.FAILED, ended if unknown else error)
     wait = backoff(budget, budget.failed_count + budget.lost_count + failed + lost, jitter=ending.jitter)
-    wait = max(wait, ending.wait_min)
+    wait = 0 if is_at_once else max(wait, ending.wait_min)
     if ending.now + wait >= budget.deadline_at:
         message = "the task's total deadline leaves no time for another attempt"
         ended = TaskError(error.class_, "DEADLINE_EXCEEDED", message, details, effect_unknown=unknown)

@@ -27,12 +27,12 @@ from pulse.policy import (
     Ending,
     Finish,
     Park,
-    Retry,
     TaskError,
     on_cancelled,
     on_deferred,
     on_failure,
     on_returned,
+    passed_limit,
 )
 from pulse.settle import Settlement, Surroundings, settle, tell_late_successes
 from pulse.states import TERMINAL, AttemptState, ErrorClass, RecoverySafety, TaskState
@@ -242,16 +242,22 @@ def _judge(
             decision = on_failure(replace(ending, wait_min=item.retry_after_micros), _task_error(reported))
             return Settlement(task, decision, attempt, AttemptState.FAILED, failed=1)
         case Outcome.CANCELLED:
-            cancelled = on_cancelled(ending)
+            cancelled = on_cancelled(ending, _stopped_by(task, attempt, now=now))
             failed = int(cancelled != Finish(TaskState.CANCELLED))
             return Settlement(task, cancelled, attempt, AttemptState.CANCELLED, failed=failed)
         case Outcome.RETURNED:
             returned = on_returned(ending, ran=item.ran)
-            lost = int(item.ran and isinstance(returned, Retry | Park))
-            return Settlement(task, returned, attempt, AttemptState.RETURNED, lost=lost)
+            return Settlement(task, returned, attempt, AttemptState.RETURNED, lost=int(item.ran))
         case Outcome.DEFERRED:
             deferred = on_deferred(ending, item.retry_after_micros)
             return Settlement(task, deferred, attempt, AttemptState.DEFERRED, deferred=1)
+
+
+def _stopped_by(task: LockedTask, attempt: LockedAttempt, *, now: Micros) -> TaskError | None:
+    """Say which limit a handler was told to stop at, if one was near: its worker counts it by a clock of its own."""
+    if attempt.limit_at is None or now < attempt.limit_at - limits.LIMIT_SLACK_MICROS:
+        return None
+    return passed_limit(limit_at=attempt.limit_at, deadline_at=task.deadline_at)
 
 
 def _unusable(fault: RejectCode, safety: RecoverySafety, faults: Sequence[Misfit]) -> Decision:

@@ -46,6 +46,10 @@ class StartCode(StrEnum):
     ALREADY_STARTED = "ALREADY_STARTED"
 
 
+# An operator's doing: it keeps its place, and no release that follows waits longer for it.
+_NO_FAULT = frozenset({StartCode.QUEUE_PAUSED, StartCode.HELD})
+
+
 class StartItem(Struct, frozen=True):
     """A worker asks to start an attempt that it holds; `message_id` has 16 bytes."""
 
@@ -140,7 +144,8 @@ def _judge(
         if refusal is not None:
             code, decision = refusal
             outcomes[index] = _refused(ask.item, code)
-            refusals.append(Settlement(ask.task, decision, ask.attempt, AttemptState.ABANDONED, released=1))
+            released = int(code not in _NO_FAULT)
+            refusals.append(Settlement(ask.task, decision, ask.attempt, AttemptState.ABANDONED, released=released))
         elif room[usage.queue_id] <= 0:
             outcomes[index] = _limited(ask, usage.window_started_at, limited, now=now)
         elif (quota := shared.get(usage.queue_id)) is not None and quota.left <= 0:
@@ -173,7 +178,6 @@ def _refusal(ask: _Asked, usage: Usage, *, now: Micros) -> tuple[StartCode, Deci
     if error is not None:
         return StartCode.DEADLINE, Finish(TaskState.FAILED, error)
     if usage.paused:
-        # It keeps its place: a pause is no fault of the task, and releases by it don't make it wait longer.
         return StartCode.QUEUE_PAUSED, Requeue()
     return None
 
