@@ -127,8 +127,8 @@ def demo(database_url: str | None, keep: bool) -> None:
 def doctor(database_url: str, is_repair: bool) -> None:
     """Recount every counter, look for tasks and instances that nobody would find, and print how durable a commit is.
 
-    Nodes may run meanwhile. Ends with 0 only if nothing is wrong, after the repair if one is asked for. A repair adds
-    differences and never sets; what it can't judge it leaves to a person.
+    Nodes may run meanwhile: all is compared in one snapshot. Ends with 0 only if nothing is wrong, after the repair if
+    one is asked for. A repair adds differences and never sets; what it can't judge it leaves to a person.
     """
     import sys
     from contextlib import closing
@@ -144,7 +144,7 @@ def doctor(database_url: str, is_repair: bool) -> None:
     with closing(Database.open(database_url, PATIENT)) as database:
         settings = database.transaction(durability_read)
         found = repair(database) if is_repair else examine(database)
-        left = examine(database) if is_repair and found else found
+        left = set(examine(database)) if is_repair and found else set(found)
         stuck = examine_instances(database)
     for setting in settings:
         click.echo(f"setting  {setting.name} = {setting.value}" + (f": {setting.risk}" if setting.risk else ""))

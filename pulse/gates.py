@@ -77,7 +77,7 @@ def gate_open(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
     held = [task for task in tasks if task.state is TaskState.WAITING]
     tasks_unmark(tx, [task.id for task in tasks if task.state is not TaskState.WAITING])
     for first in range(0, len(held), limits.RELEASE_BATCH_MAX):
-        tasks_release(tx, [_release(task, now=now) for task in held[first : first + limits.RELEASE_BATCH_MAX]])
+        tasks_release(tx, [release_of(task, now=now) for task in held[first : first + limits.RELEASE_BATCH_MAX]])
     entries = entries_make(tx, [task for task in held if task.available_at <= now])
     ready_insert(tx, entries)
     delayed_insert(tx, [{"due_at": t.available_at, "task_id": t.id} for t in held if t.available_at > now])
@@ -98,7 +98,7 @@ def _lock(tx: Transaction, gate_id: bytes, seen: dict[bytes, LockedTask]) -> tup
     return gate, [row for row in locked.values() if row.state not in TERMINAL]
 
 
-def _release(task: LockedTask, *, now: Micros) -> Release:
+def release_of(task: LockedTask, *, now: Micros) -> Release:
     """Shift a held task's deadlines by the time that it stood.
 
     One that had passed before that is due now: the sweep of deadlines never looks far back.

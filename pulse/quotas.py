@@ -25,10 +25,12 @@ from pulse.store.quota import (
     application_queues,
     application_read,
     permits_sum,
+    queues_applications,
     quota_insert,
     quota_mark_backlog,
     quota_mark_usage,
     quota_write,
+    quotas_in_force,
     quotas_lock,
     quotas_read,
     unfinished_room,
@@ -194,6 +196,20 @@ def application_configure(tx: Transaction, command: Command, actor: Actor, chang
         return Made(before.id, {"application": application_json(after)})
 
     return once(tx, command, make)
+
+
+def quotas_mark(tx: Transaction, queue_ids: Collection[bytes]) -> None:
+    """Write onto the counters of queues again whether their application's quotas hold for them."""
+    usage_lock(tx, queue_ids)
+    owners = queues_applications(tx, queue_ids)
+    for application_id in sorted(set(owners.values())):
+        application_lock(tx, application_id)
+    found = {application_id: quotas_in_force(tx, application_id) for application_id in set(owners.values())}
+    backlog_lock(tx, queue_ids)
+    for application_id, is_in_force in sorted(found.items()):
+        own = [queue_id for queue_id in queue_ids if owners.get(queue_id) == application_id]
+        quota_mark_usage(tx, own, quota_id=application_id if is_in_force else None)
+        quota_mark_backlog(tx, own, quota_id=application_id if is_in_force else None)
 
 
 def application_json(found: ApplicationRow) -> dict[str, Any]:

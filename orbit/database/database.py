@@ -97,8 +97,11 @@ class Database:
             os.close(self._lock_file)
             self._lock_file = None
 
-    def transaction(self, work: Callable[[Transaction], T], *, pool: Pool = Pool.API) -> T:
+    def transaction(self, work: Callable[[Transaction], T], *, pool: Pool = Pool.API, is_snapshot: bool = False) -> T:
         """Run `work` in one transaction and return its result after COMMIT.
+
+        With `is_snapshot` all its plain reads see the database at one instant, that of the first of them; reads that
+        lock, and writes, see what is there when they run. It is for those who compare, and may last.
 
         Raises whatever `work` raises (rolled back), Unavailable if the database is away or still too contended after
         eight runs. `work` may run more than once, see Transaction.
@@ -108,21 +111,23 @@ class Database:
             raise AssertionError(message)
         token = _holding.set(True)
         try:
-            transaction, result = self._attempts(work, self._engines[pool])
+            transaction, result = self._attempts(work, self._engines[pool], is_snapshot=is_snapshot)
         finally:
             _holding.reset(token)
         for callback in transaction.callbacks:
             callback()
         return result
 
-    def _attempts(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
+    def _attempts(
+        self, work: Callable[[Transaction], T], engine: Engine, *, is_snapshot: bool
+    ) -> tuple[Transaction, T]:
         away = 0
         for attempt in range(1, ATTEMPTS_MAX + 1):
             started = monotonic()
             try:
                 if self._native is not None:
-                    return self._native.run(lambda: self._once(work, engine))
-                return self._once(work, engine)
+                    return self._native.run(lambda: self._once(work, engine, is_snapshot=False))
+                return self._once(work, engine, is_snapshot=is_snapshot)
             except DBAPIError as error:
                 failure = classify(error)
                 if failure is Failure.BUG:
@@ -150,11 +155,14 @@ class Database:
         message = "unreachable: the last attempt returns or raises"
         raise AssertionError(message)
 
-    def _once(self, work: Callable[[Transaction], T], engine: Engine) -> tuple[Transaction, T]:
+    def _once(self, work: Callable[[Transaction], T], engine: Engine, *, is_snapshot: bool) -> tuple[Transaction, T]:
         with engine.connect() as connection:
             transaction = Transaction(connection, self.clock, self._facts, is_sqlite=self.is_sqlite)
             opened = connection.begin()
             try:
+                if is_snapshot:
+                    # For the next transaction of the session only; the driver has sent nothing yet that began one.
+                    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 result = work(transaction)
                 transaction.flush()
                 opened.commit()

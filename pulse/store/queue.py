@@ -119,6 +119,14 @@ def queue_lock(tx: Transaction, namespace_id: bytes, queue_id: bytes) -> int | N
     return None if row is None else row.revision
 
 
+def queue_read_locked(tx: Transaction, queue_id: bytes) -> Queue:
+    """Lock a queue's configuration and read it, whosever it is."""
+    tx.row(select(queue.c.id).where(queue.c.id == queue_id).with_for_update())
+    row = tx.row(_SELECT.where(queue.c.id == queue_id))
+    assert row is not None, "a queue is never removed"
+    return _queue(row)
+
+
 def queue_write(tx: Transaction, queue_id: bytes, settings: QueueSettings, *, revision: int) -> None:
     """Replace the settings of a locked queue: configuration, usage and backlog rows, in the order of locks."""
     values = asdict(settings)

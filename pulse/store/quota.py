@@ -167,6 +167,21 @@ def application_queues(tx: Transaction, application_id: bytes) -> list[bytes]:
     return [row.id for row in tx.rows(query)]
 
 
+def queues_applications(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, bytes]:
+    """Read which applications own queues: queue → application."""
+    query = select(queue.c.id, namespace.c.application_id).join(namespace, namespace.c.id == queue.c.namespace_id)
+    rows = tx.rows(query.where(ids_in(queue.c.id)), {"ids": queue_ids})
+    return {row.id: row.application_id for row in rows}
+
+
+def quotas_in_force(tx: Transaction, application_id: bytes) -> bool:
+    """Say whether an application, which is locked, has any quota."""
+    query = select(quota.c.max_concurrency, quota.c.rate_per_second, quota_backlog.c.max_unfinished_tasks)
+    query = query.join(quota_backlog, quota_backlog.c.application_id == quota.c.application_id)
+    row = tx.row(query.where(quota.c.application_id == application_id))
+    return row is not None and any(value is not None for value in row)
+
+
 def quota_insert(tx: Transaction, application_id: bytes) -> None:
     """Make the rows of an application's quotas, which limit nothing yet."""
     row = {"application_id": application_id, "revision": 0, "window_started_at": 0, "window_used": 0}

@@ -1,99 +1,71 @@
-"""Count the tasks that each counter stands for, in one snapshot, and say where they differ.
+"""Count the tasks that each counter stands for, and find what nobody would find: read in one snapshot.
 
-A table of millions is read here: every statement walks over it once, and looks for counterparts by a key, never by
-comparing each row of one table with each of another.
+Counters are compared with their tasks, copies of settings with what they copy, and verifications with what they wait
+for. Waiting tasks and their places are in `recount_places`, concurrency keys in `recount_keys`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from sqlalchemy import and_, case, func, or_, select
 
 from orbit.tables import namespace
-from pulse.states import HOLDING_PERMIT, UNFINISHED, TaskState, WaitReason
+from pulse.states import HOLDING_PERMIT, TERMINAL, UNFINISHED, TaskState, VerificationState
 from pulse.store.recount_keys import key_drifts_find
-from pulse.tables import (
-    attempt,
-    delayed,
-    gate,
-    key_line,
-    queue,
-    queue_backlog,
-    queue_usage,
-    quota,
-    quota_backlog,
-    ready,
-    task,
-)
+from pulse.store.recount_places import misplaced_find
+from pulse.tables import gate, queue, queue_backlog, queue_usage, quota, quota_backlog, task, verification
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """A counter that is not what its tasks say, or a row without its counterpart.
 
-    `subject` is the id of a queue, gate, key or task.
+    `subject` is the id of a queue, gate, key, task or verification; `entry` the whole key of an entry that is too many.
     """
 
     name: str
     subject: bytes
     stored: int
     counted: int
+    entry: tuple[Any, ...] = ()
 
 
 def _count_if(condition: Any) -> Any:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
 
 
-_PER_QUEUE = (
-    select(
-        task.c.queue_id,
-        _count_if(task.c.state.in_(sorted(HOLDING_PERMIT))).label("active"),
-        _count_if(task.c.state == TaskState.LEASED).label("leased_unstarted"),
-        _count_if(task.c.state.in_(sorted(UNFINISHED))).label("unfinished"),
-    )
-    .group_by(task.c.queue_id)
-    .subquery()
-)
-# One statement, since that is one snapshot: counters and tasks as they were at the same instant.
+_PER_QUEUE = select(
+    task.c.queue_id,
+    _count_if(task.c.state.in_(sorted(HOLDING_PERMIT))),
+    _count_if(task.c.state == TaskState.LEASED),
+    _count_if(task.c.state.in_(sorted(UNFINISHED))),
+).group_by(task.c.queue_id)
 _COUNTERS = (
     select(
-        queue_usage.c.queue_id,
+        queue.c.id,
         queue_usage.c.active,
         queue_usage.c.leased_unstarted,
         queue_backlog.c.unfinished,
-        *(func.coalesce(_PER_QUEUE.c[name], 0) for name in ("active", "leased_unstarted", "unfinished")),
+        or_(
+            queue_usage.c.paused != queue.c.paused,
+            queue_usage.c.max_concurrency != queue.c.max_concurrency,
+            queue_usage.c.rate_per_second != queue.c.rate_per_second,
+            queue_backlog.c.max_unfinished_tasks != queue.c.max_unfinished_tasks,
+        ).label("is_other"),
     )
-    .join(queue_backlog, queue_backlog.c.queue_id == queue_usage.c.queue_id)
-    .join(_PER_QUEUE, _PER_QUEUE.c.queue_id == queue_usage.c.queue_id, isouter=True)
+    .join(queue_usage, queue_usage.c.queue_id == queue.c.id, isouter=True)
+    .join(queue_backlog, queue_backlog.c.queue_id == queue.c.id, isouter=True)
 )
-_IS_READY = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.READY)
-_IS_DELAYED = (task.c.state == TaskState.WAITING) & task.c.wait_reason.in_([WaitReason.DELAYED, WaitReason.BACKOFF])
-_IS_BLOCKED = (task.c.state == TaskState.WAITING) & (task.c.wait_reason == WaitReason.KEY_BLOCKED)
-# Behind a gate are tasks of its source only, and those have an index.
-_BEHIND = (task.c.source_id == gate.c.id) & (task.c.gate_id == gate.c.id) & task.c.state.in_(sorted(UNFINISHED))
+# The tasks behind a gate are those of its source, which an index finds.
+_BEHIND = and_(task.c.source_id == gate.c.id, task.c.gate_id == gate.c.id, task.c.state == TaskState.RUNNING)
 _GATES = (
-    select(gate.c.id, gate.c.in_flight, _count_if((task.c.state == TaskState.RUNNING) & gate.c.is_open.is_(False)))
+    select(gate.c.id, gate.c.in_flight, _count_if(task.c.id.is_not(None) & gate.c.is_open.is_(False)))
     .join(task, _BEHIND, isouter=True)
     .group_by(gate.c.id, gate.c.in_flight)
-)
-# A closed gate is written onto every unfinished task behind it, and an open one onto none.
-_MISHELD = (
-    select(task.c.id, task.c.held_since.is_not(None))
-    .join(gate, gate.c.id == task.c.gate_id, isouter=True)
-    .where(
-        task.c.state.in_(sorted(UNFINISHED)),
-        or_(
-            task.c.held_since.is_not(None) & or_(gate.c.id.is_(None), gate.c.is_open),
-            gate.c.is_open.is_(False) & task.c.held_since.is_(None),
-            (task.c.state == TaskState.WAITING)
-            & (task.c.held_since.is_not(None) != (task.c.wait_reason == WaitReason.HELD)),
-        ),
-    )
 )
 # The quotas of an application are written onto the counters of all its queues, or onto none of them.
 _IN_FORCE = and_(
@@ -121,55 +93,45 @@ def _mismarked(counters: Any) -> Any:
 
 _MISMARKED_USAGE = _mismarked(queue_usage)
 _MISMARKED_BACKLOG = _mismarked(queue_backlog)
-# A task with a permit has one attempt that lives, any other has none.
-_LIVING = attempt.c.lease_expires_at.is_not(None)
-_UNATTENDED = (
-    select(task.c.id, func.count(attempt.c.id))
-    .join(attempt, (attempt.c.task_id == task.c.id) & _LIVING, isouter=True)
-    .where(task.c.state.in_(sorted(HOLDING_PERMIT)))
-    .group_by(task.c.id)
-    .having(func.count(attempt.c.id) != 1)
-)
-_UNNEEDED = (
-    select(attempt.c.task_id, func.count(attempt.c.id))
-    .join(task, (task.c.id == attempt.c.task_id) & task.c.state.in_(sorted(HOLDING_PERMIT)), isouter=True)
-    .where(_LIVING, task.c.id.is_(None))
-    .group_by(attempt.c.task_id)
+# Whoever wants or has an answer is found by its instant; an open one hears of its task's end, if that is to come.
+_FORGOTTEN = (
+    select(verification.c.id)
+    .join(task, task.c.id == verification.c.id, isouter=True)
+    .where(
+        verification.c.state != VerificationState.SETTLED,
+        or_(
+            and_(verification.c.state != VerificationState.OPEN, verification.c.due_at.is_(None)),
+            and_(
+                verification.c.state == VerificationState.OPEN,
+                or_(task.c.id.is_(None), task.c.state.in_(sorted(TERMINAL)), task.c.state == TaskState.NEEDS_REVIEW),
+            ),
+        ),
+    )
 )
 
 
 def drifts_find(tx: Transaction) -> list[Drift]:
-    """Recount every counter and check that every waiting task stands in exactly the one place that its reason names."""
+    """Recount every counter, and check that every unfinished task is where somebody will find it.
+
+    Read it in a snapshot: it takes several statements, and tasks move between two of them.
+    """
     drifts: list[Drift] = []
+    real = {row[0]: tuple(map(int, row[1:])) for row in list[Any](tx.rows(_PER_QUEUE))}
     for row in list[Any](tx.rows(_COUNTERS)):
-        for name, held, real in zip(("active", "leased_unstarted", "unfinished"), row[1:4], row[4:], strict=True):
-            if held != real:
-                drifts.append(Drift(name, row[0], int(held), int(real)))
-    drifts += _entries(tx, "ready", ready, _IS_READY)
-    drifts += _entries(tx, "delayed", delayed, _IS_DELAYED)
-    drifts += _entries(tx, "line", key_line, _IS_BLOCKED)
+        if row.active is None or row.unfinished is None:
+            drifts.append(Drift("counters", row.id, 0, 1))
+            continue
+        for name, held, counted in zip(
+            ("active", "leased_unstarted", "unfinished"), row[1:4], real.get(row.id, (0, 0, 0)), strict=True
+        ):
+            if held != counted:
+                drifts.append(Drift(name, row.id, int(held), counted))
+        if row.is_other:
+            drifts.append(Drift("settings", row.id, 0, 1))
+    drifts += [Drift(*found) for found in misplaced_find(tx)]
     drifts += [Drift(*found) for found in key_drifts_find(tx)]
     marks = [*tx.rows(_MISMARKED_USAGE), *tx.rows(_MISMARKED_BACKLOG)]
     drifts += [Drift("quota", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](marks)]
     gates = [Drift("in_flight", row[0], row[1], int(row[2])) for row in list[Any](tx.rows(_GATES))]
     drifts += [drift for drift in gates if drift.stored != drift.counted]
-    drifts += [Drift("held", row[0], int(row[1]), 1 - int(row[1])) for row in list[Any](tx.rows(_MISHELD))]
-    drifts += [Drift("live_attempts", row[0], int(row[1]), 1) for row in list[Any](tx.rows(_UNATTENDED))]
-    drifts += [Drift("live_attempts", row[0], int(row[1]), 0) for row in list[Any](tx.rows(_UNNEEDED))]
-    return drifts
-
-
-def _entries(tx: Transaction, name: str, table: Any, wanted: Any) -> list[Drift]:
-    """Compare a table of waiting tasks with the tasks that should stand in it, both ways."""
-    # These tables are kept in the order of what they are for, so their rows are counted by task first.
-    counted = select(table.c.task_id, func.count().label("entries")).group_by(table.c.task_id).subquery()
-    entries = func.coalesce(counted.c.entries, 0)
-    missing = (
-        select(task.c.id, entries)
-        .join(counted, counted.c.task_id == task.c.id, isouter=True)
-        .where(wanted, entries != 1)
-    )
-    stray = select(table.c.task_id).join(task, (task.c.id == table.c.task_id) & wanted, isouter=True)
-    lacking: list[Any] = list(tx.rows(missing))
-    surplus: list[Any] = list(tx.rows(stray.where(task.c.id.is_(None))))
-    return [Drift(name, row[0], int(row[1]), 1) for row in lacking] + [Drift(name, row[0], 1, 0) for row in surplus]
+    return drifts + [Drift("verification", row.id, 0, 1) for row in tx.rows(_FORGOTTEN)]

@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from pulse.states import HOLDING_PERMIT, TaskState
 from pulse.store.key import key_id
+from pulse.store.key_limit import KeyLimit, limit_of, limits_read
 from pulse.tables import key, key_holder, key_line, key_wake, ready, task
 
 if TYPE_CHECKING:
@@ -21,17 +22,10 @@ _ACTIVE = (
     .group_by(key.c.id, key.c.active)
     .having(key.c.active != func.count(key_holder.c.task_id))
 )
+_LIMITS = select(key.c.id, key.c.namespace_id, key.c.name, key.c.max_concurrency)
 _HOLDS = task.c.state.in_(sorted(HOLDING_PERMIT)) & task.c.concurrency_keys.is_not(None)
-_HELD = (
-    select(task.c.id, task.c.namespace_id, task.c.concurrency_keys, key_holder.c.key_id)
-    .join(key_holder, key_holder.c.task_id == task.c.id, isouter=True)
-    .where(_HOLDS)
-)
-_STRAY = (
-    select(key_holder.c.task_id)
-    .join(task, (task.c.id == key_holder.c.task_id) & _HOLDS, isouter=True)
-    .where(task.c.id.is_(None))
-)
+_HOLDING = select(task.c.id, task.c.namespace_id, task.c.concurrency_keys).where(_HOLDS)
+_HELD = select(key_holder.c.task_id, key_holder.c.key_id)
 # Lines before a key with room and no wake-up on its way: a waiter of the lane must be in `ready`.
 _OPEN_LINES = (
     select(key_line.c.key_id, key_line.c.lane_id)
@@ -58,7 +52,7 @@ class KeyDrift(NamedTuple):
 
 
 def key_drifts_find(tx: Transaction) -> list[KeyDrift]:
-    """Compare keys' counters, holders and lines with the tasks."""
+    """Compare keys' counters, holders, lines and limits with the tasks and with what was set; read in one snapshot."""
     drifts = [KeyDrift("key_active", row[0], int(row[1]), int(row[2])) for row in list[Any](tx.rows(_ACTIVE))]
     drifts += _holders(tx)
     asleep = {row.key_id for row in tx.rows(_UNMARKED)}
@@ -66,18 +60,34 @@ def key_drifts_find(tx: Transaction) -> list[KeyDrift]:
     for lane_id in sorted({lane for _, lane in lines}):
         in_ready = _keys_in_ready(tx, lane_id)
         asleep |= {identifier for identifier, lane in lines if lane == lane_id and identifier not in in_ready}
-    return drifts + [KeyDrift("key_asleep", identifier, 1, 0) for identifier in sorted(asleep)]
+    drifts += [KeyDrift("key_asleep", identifier, 1, 0) for identifier in sorted(asleep)]
+    return drifts + [KeyDrift("key_limit", row.id, row.max_concurrency, limit) for row, limit in _unlike(tx)]
+
+
+def _unlike(tx: Transaction) -> list[tuple[Any, int]]:
+    """Read keys that carry another limit than the one in force for them, with that one."""
+    known: dict[bytes, dict[bytes, KeyLimit]] = {}
+    found: list[tuple[Any, int]] = []
+    for row in list[Any](tx.rows(_LIMITS)):
+        if row.namespace_id not in known:
+            known[row.namespace_id] = limits_read(tx, row.namespace_id)
+        limit = limit_of(row.name, known[row.namespace_id])
+        if limit != row.max_concurrency:
+            found.append((row, limit))
+    return found
 
 
 def _holders(tx: Transaction) -> list[KeyDrift]:
+    """Compare who holds keys with the tasks in flight; no more than are in flight, so they are compared here."""
     said: dict[bytes, set[bytes]] = {}
     written: dict[bytes, set[bytes]] = {}
+    for row in tx.rows(_HOLDING):
+        said[row.id] = {key_id(row.namespace_id, name.encode()) for name in _NAMES.decode(row.concurrency_keys)}
     for row in tx.rows(_HELD):
-        names = _NAMES.decode(row.concurrency_keys)
-        said[row.id] = {key_id(row.namespace_id, name.encode()) for name in names}
-        written.setdefault(row.id, set()).update({row.key_id} - {None})
-    wrong = [KeyDrift("key_holder", t, len(written[t]), len(said[t])) for t in said if said[t] != written[t]]
-    return wrong + [KeyDrift("key_holder", row.task_id, 1, 0) for row in tx.rows(_STRAY)]
+        written.setdefault(row.task_id, set()).add(row.key_id)
+    nothing: set[bytes] = set()
+    both = [(each, written.get(each, nothing), said.get(each, nothing)) for each in sorted(said.keys() | written)]
+    return [KeyDrift("key_holder", each, len(held), len(wanted)) for each, held, wanted in both if held != wanted]
 
 
 def _keys_in_ready(tx: Transaction, lane_id: bytes) -> set[bytes]:

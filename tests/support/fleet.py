@@ -137,7 +137,7 @@ class Fleet:
     def drifts(self) -> list[Drift]:
         """Recount every counter."""
         with self.opened() as database:
-            return database.transaction(drifts_find)
+            return database.transaction(drifts_find, is_snapshot=True)
 
     def kill_all(self) -> None:
         """End everything that still runs."""

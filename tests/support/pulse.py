@@ -305,7 +305,7 @@ class Pulse:
 
     def drifts(self) -> list[Drift]:
         """Recount everything."""
-        return self.database.transaction(drifts_find)
+        return self.database.transaction(drifts_find, is_snapshot=True)
 
     def error_code(self, task_id: bytes) -> str | None:
         """Read the code of a task's last failure."""

@@ -87,37 +87,7 @@ def _ask(pulse: Pulse, database: Database) -> None:
     pulse.submit(queue="side", business_key="b-2")
     tasks_copy(database, pulse.submit(business_key="b-3", labels='{"all": "of them"}'), count=TASKS)
     _analyze(database)
-    row = pulse.task(one).row
-    at = row.accepted_at
-    pages = {
-        "by business key": TaskFilter(pulse.namespace_id, 20, business_key="b-1"),
-        "by business key of many": TaskFilter(pulse.namespace_id, 20, business_key="b-3"),
-        "by source": TaskFilter(pulse.namespace_id, 20, source=(SourceKind.RETRY, one)),
-        "by queue": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id),
-        "by queue and state": TaskFilter(
-            pulse.namespace_id, 20, queue_id=row.queue_id, state=TaskState.FAILED, accepted_after=at,
-            accepted_before=at + SECOND // 100,
-        ),
-        "by queue and type": TaskFilter(
-            pulse.namespace_id, 20, queue_id=row.queue_id, type="echo", accepted_after=at,
-            accepted_before=at + SECOND // 100,
-        ),
-        "by queue and time": TaskFilter(
-            pulse.namespace_id, 20, queue_id=row.queue_id, accepted_after=at, accepted_before=at + SECOND // 100
-        ),
-        "by label": TaskFilter(pulse.namespace_id, 20, label=("a", "b")),
-        "by label of many": TaskFilter(pulse.namespace_id, 20, label=("all", "of them")),
-        "by label of many, the next page": TaskFilter(
-            pulse.namespace_id, 20, label=("all", "of them"), before=(at + 700, one)
-        ),
-        "by label and queue": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), queue_id=row.queue_id),
-        "by label and business key": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), business_key="b-1"),
-        "by label and source": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), source=(SourceKind.RETRY, one)),
-        "the next page": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id, before=(at + 700, one)),
-        "two filters": TaskFilter(
-            pulse.namespace_id, 20, queue_id=row.queue_id, business_key="b-1", accepted_after=at
-        ),
-    }  # fmt: skip
+    pages = _pages(pulse, one)
     seat = pulse.seat()
     asked: dict[str, list[tuple[str, Any]]] = {}
     for name, wanted in pages.items():
@@ -146,6 +116,41 @@ def _ask(pulse: Pulse, database: Database) -> None:
         for statement, parameters in statements:
             if statement.lstrip().upper().startswith(("SELECT", "UPDATE", "DELETE", "(SELECT")):
                 _check(name, statement, plans(database, statement, parameters))
+
+
+def _pages(pulse: Pulse, one: bytes) -> dict[str, TaskFilter]:
+    """Name every way in which tasks are listed, with a filter that asks so."""
+    row = pulse.task(one).row
+    at = row.accepted_at
+    return {
+        "by business key": TaskFilter(pulse.namespace_id, 20, business_key="b-1"),
+        "by business key of many": TaskFilter(pulse.namespace_id, 20, business_key="b-3"),
+        "by source": TaskFilter(pulse.namespace_id, 20, source=(SourceKind.RETRY, one)),
+        "by queue": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id),
+        "by queue and state": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, state=TaskState.FAILED, accepted_after=at,
+            accepted_before=at + SECOND // 100,
+        ),
+        "by queue and type": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, type="echo", accepted_after=at,
+            accepted_before=at + SECOND // 100,
+        ),
+        "by queue and time": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, accepted_after=at, accepted_before=at + SECOND // 100
+        ),
+        "by label": TaskFilter(pulse.namespace_id, 20, label=("a", "b")),
+        "by label of many": TaskFilter(pulse.namespace_id, 20, label=("all", "of them")),
+        "by label of many, the next page": TaskFilter(
+            pulse.namespace_id, 20, label=("all", "of them"), before=(at + 700, one)
+        ),
+        "by label and queue": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), queue_id=row.queue_id),
+        "by label and business key": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), business_key="b-1"),
+        "by label and source": TaskFilter(pulse.namespace_id, 20, label=("a", "b"), source=(SourceKind.RETRY, one)),
+        "the next page": TaskFilter(pulse.namespace_id, 20, queue_id=row.queue_id, before=(at + 700, one)),
+        "two filters": TaskFilter(
+            pulse.namespace_id, 20, queue_id=row.queue_id, business_key="b-1", accepted_after=at
+        ),
+    }  # fmt: skip
 
 
 def _check(name: str, statement: str, rows: list[dict[str, Any]]) -> None:
