@@ -7,7 +7,7 @@ in `Instance.values` under the step's id and are there only if somebody loaded t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -122,18 +122,22 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RoundLog:
-    """What is remembered of a poll's rounds: the first few, the last few, and how many ended in which way."""
+    """What is remembered of a poll's rounds: the first few, the last few, and how many ended in which way.
+
+    `error` is the last error of a round that counted as still processing: its code and class, and the round.
+    """
 
     first: tuple[Round, ...] = ()
     last: tuple[Round, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    error: Mapping[str, Any] | None = None
 
     def with_round(self, ended: Round) -> RoundLog:
         """Add a round; the log stays bounded however many there are."""
         counts = {**self.counts, ended.outcome: self.counts.get(ended.outcome, 0) + 1}
         if len(self.first) < ROUNDS_KEPT:
-            return RoundLog((*self.first, ended), self.last, counts)
-        return RoundLog(self.first, (*self.last, ended)[-ROUNDS_KEPT:], counts)
+            return replace(self, first=(*self.first, ended), counts=counts)
+        return replace(self, last=(*self.last, ended)[-ROUNDS_KEPT:], counts=counts)
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ retries inside a round's task is Pulse's business: a round is one task, however 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from definitions.graph import Node, PollSpec, TaskSpec
 from engine.draft import Draft
@@ -14,6 +15,7 @@ from engine.instance import Failure, Round, RoundLog, Step
 from engine.scope import condition, place_of
 from engine.states import StepReason, StepState
 from orbit.clock import Micros, seconds
+from orbit.jsontext import Json
 
 REJECTED = "POLL_REJECTED"
 EXHAUSTED = "POLL_EXHAUSTED"
@@ -55,7 +57,11 @@ def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> No
     """Judge a round without an answer: it fails the step, or counts as still processing if the definition says so."""
     was_stopped = step.reason is StepReason.STEP_TIMED_OUT
     outcome = "CANCELLED" if was_stopped and error.code == STOPPED else "FAILED"
-    step = draft.change(step, log=_logged(draft, step, outcome))
+    log = _logged(draft, step, outcome)
+    if outcome == "FAILED":
+        # What is behind the message is read in the round's task, where its type's masks hold.
+        log = replace(log, error={"code": error.code, "class": error.failure_class, "round": step.poll_round})
+    step = draft.change(step, log=log)
     if was_stopped or spec.continue_on_round_error:
         # What the round may have done is not forgotten with its error.
         step = draft.change(step, doubts=step.doubts + error.may_have_effect)
@@ -69,8 +75,10 @@ def round_failed(draft: Draft, step: Step, spec: PollSpec, error: Failure) -> No
 
 def exhausted(draft: Draft, step: Step, why: str) -> None:
     """Fail a poll that has used up a bound."""
-    counts = {} if step.log is None else dict(step.log.counts)
-    details = {"rounds": step.poll_round, "outcomes": counts}
+    log = step.log or RoundLog()
+    details: dict[str, Json] = {"rounds": step.poll_round, "outcomes": dict(log.counts)}
+    if log.error is not None:
+        details["last_error"] = dict(log.error)
     draft.fail(step.id, Failure(EXHAUSTED, f"no answer after {step.poll_round} rounds: {why}", details))
 
 

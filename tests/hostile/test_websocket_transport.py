@@ -202,6 +202,7 @@ def test_an_aborted_socket_frees_its_place(node: Running) -> None:
     assert node.server.caps.open_count() == 0
 
 
+@pytest.mark.requirement("R179")
 def test_a_consumer_that_does_not_read_is_closed_not_buffered_for() -> None:
     limits = ListenerLimits(socket=SocketLimits(queue_bytes=1 << 18, send_seconds=1.0, tick_seconds=0.2))
     gate = EchoGate()

@@ -121,6 +121,18 @@ def test_r161_a_hello_that_cannot_be_taken_is_refused_with_its_code(
         assert raw.close_code() == 1008
 
 
+@pytest.mark.requirement("R161")
+def test_r107_a_queue_out_of_range_is_refused_at_hello_and_no_other_minds(node: Node, layer: MemoryLayer) -> None:
+    with Raw(node, HELLO) as inside:
+        inside.hear("welcome")
+        with Raw(node, HELLO | {"queues": ["other"]}) as outside:
+            refused = outside.hear("error")
+            assert (refused["code"], "other" in refused["message"]) == ("QUEUE_OUT_OF_RANGE", True)
+            assert outside.close_code() == 1008
+        node.call(layer.submit)
+        assert len(inside.hear("assign")["tasks"]) == 1
+
+
 @pytest.mark.parametrize("text", [b"", b"nope", b"[]", b"{}", b'{"type":1}', b'{"type":"x"', b"[" * 100_000, b"\x00"])
 def test_what_is_no_message_ends_the_connection_and_no_other(node: Node, text: bytes) -> None:
     with Raw(node, HELLO) as good, Raw(node, HELLO) as bad:
