@@ -24,7 +24,7 @@ from pulse.states import TaskState
 from pulse.store.counters import Usage, UsageMove, usage_lock, usage_move
 from pulse.store.execute import NewAttempt, attempts_insert, checkpoints_read, tasks_lease
 from pulse.store.key import LineKey
-from pulse.store.lanes import ReadyKey, ready_delete, ready_head, ready_lock
+from pulse.store.lanes import Look, ReadyKey, ready_delete, ready_heads, ready_lock
 from pulse.store.rows import LockedTask, Payload, attempts_learn, tasks_lock_free
 from pulse.window import stands
 
@@ -86,12 +86,12 @@ def claim(tx: Transaction, demand: Demand) -> Claimed:
         remaining.update(looks)
     keys: list[ReadyKey] = []
     reached: dict[bytes, Micros | None] = {}
-    for lane_id in sorted(looks):
-        found = ready_lock(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=looks[lane_id])
-        is_full = len(found) == looks[lane_id]
-        reached[lane_id] = found[-1].dispatch_at if is_full else None
+    in_order = _in_order(demand, looks)
+    for look, found in zip(in_order, ready_lock(tx, in_order), strict=True):
+        is_full = len(found) == look.limit
+        reached[look.lane_id] = found[-1].dispatch_at if is_full else None
         if is_full:
-            remaining.add(lane_id)
+            remaining.add(look.lane_id)
         keys.extend(found)
     if not keys:
         return Claimed([], reached, remaining=frozenset(remaining))
@@ -121,14 +121,17 @@ def _merge_heads(
     tx: Transaction, demand: Demand, looks: Mapping[bytes, int], rooms: Mapping[bytes, int]
 ) -> dict[bytes, int]:
     """Look at all lanes' heads without locks and share the room by the order of dispatch."""
-    heads: list[ReadyKey] = []
-    for lane_id in sorted(looks):
-        heads.extend(ready_head(tx, lane_id, from_at=demand.from_at.get(lane_id, _EVER), limit=looks[lane_id]))
+    heads = [key for found in ready_heads(tx, _in_order(demand, looks)) for key in found]
     wanted = min(sum(seat.room for seat in demand.seats), limits.CLAIM_BATCH_MAX)
     shared: dict[bytes, int] = defaultdict(int)
     for key in deal(heads, owners_of(demand.seats), rooms, max(wanted, demand.look_min)):
         shared[key.lane_id] += 1
     return shared
+
+
+def _in_order(demand: Demand, looks: Mapping[bytes, int]) -> list[Look]:
+    """Name the looks in the order of their lanes, in which locks are taken."""
+    return [Look(lane_id, demand.from_at.get(lane_id, _EVER), looks[lane_id]) for lane_id in sorted(looks)]
 
 
 class _Yield(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from pulse import limits
 from pulse.store.fair import fair_keys_read, places_write, shares_insert, shares_lock, shares_move
-from pulse.store.lanes import ready_head
+from pulse.store.lanes import Look, ready_heads
 from pulse.store.rows import dispatch_at, ready_key
 
 if TYPE_CHECKING:
@@ -78,10 +78,9 @@ def fair_places(tx: Transaction, arrivals: Sequence[Arrival]) -> list[Micros]:
         return []
     lanes = {arrival.share_id(): arrival.lane_id for arrival in arrivals}
     shares = shares_lock(tx, lanes.keys())
-    heads: dict[bytes, Micros | None] = {}
-    for lane_id in sorted(set(lanes.values())):
-        first = ready_head(tx, lane_id, from_at=_EVER, limit=1)
-        heads[lane_id] = first[0].dispatch_at if first else None
+    looks = [Look(lane_id, _EVER, 1) for lane_id in sorted(set(lanes.values()))]
+    found = ready_heads(tx, looks)
+    heads = {look.lane_id: first[0].dispatch_at if first else None for look, first in zip(looks, found, strict=True)}
     places, moved = arrange(arrivals, heads, shares)
     shares_move(tx, {share_id: at for share_id, at in moved.items() if share_id in shares})
     shares_insert(tx, [(key, lanes[key], at) for key, at in sorted(moved.items()) if key not in shares])

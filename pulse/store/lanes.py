@@ -33,6 +33,14 @@ class ReadyKey(NamedTuple):
     task_id: bytes
 
 
+class Look(NamedTuple):
+    """How much of a lane to look at: so many entries, from a place on."""
+
+    lane_id: bytes
+    from_at: Micros
+    limit: int
+
+
 _QUEUES: BindParameter[Any] = bindparam("queues", expanding=True)
 _TYPES: BindParameter[Any] = bindparam("types", expanding=True)
 _FIND = select(lane.c.id, lane.c.queue_id, lane.c.type, lane.c.version).where(
@@ -51,6 +59,7 @@ _CLAIMABLE = (
     .order_by(ready.c.lane_id, ready.c.dispatch_at, ready.c.task_id)
     .limit(bindparam("limit"))
 )
+_CLAIMABLE_SEEN = Hot(_CLAIMABLE)
 _CLAIMABLE_LOCKED = Hot(_CLAIMABLE.with_for_update(skip_locked=True))
 _DUE = Hot(
     select(delayed.c.due_at, delayed.c.task_id)
@@ -112,16 +121,21 @@ def ready_insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     tx.insert(ready, rows)
 
 
-def ready_head(tx: Transaction, lane_id: bytes, *, from_at: Micros, limit: int) -> list[ReadyKey]:
-    """Look at a lane's first entries without locking them."""
-    parameters = {"lane_id": lane_id, "from_at": from_at, "limit": limit}
-    return [ReadyKey(*tuple(row)) for row in tx.rows(_CLAIMABLE, parameters)]
+def ready_heads(tx: Transaction, looks: Sequence[Look]) -> list[list[ReadyKey]]:
+    """Look at the first entries of lanes without locking them, in one round trip."""
+    return _claimable(tx, _CLAIMABLE_SEEN, looks)
 
 
-def ready_lock(tx: Transaction, lane_id: bytes, *, from_at: Micros, limit: int) -> list[ReadyKey]:
-    """Lock a lane's first free entries, in claim order, within one range of the primary key."""
-    parameters = {"lane_id": lane_id, "from_at": from_at, "limit": limit}
-    return [ReadyKey(*tuple(row)) for row in tx.rows(_CLAIMABLE_LOCKED, parameters)]
+def ready_lock(tx: Transaction, looks: Sequence[Look]) -> list[list[ReadyKey]]:
+    """Lock the first free entries of lanes, in claim order, each within one range of the primary key."""
+    return _claimable(tx, _CLAIMABLE_LOCKED, looks)
+
+
+def _claimable(tx: Transaction, statement: Hot, looks: Sequence[Look]) -> list[list[ReadyKey]]:
+    if not looks:
+        return []
+    found = tx.rows_each([(statement, look._asdict()) for look in looks])
+    return [[ReadyKey(*tuple(row)) for row in rows] for rows in found]
 
 
 def ready_delete(tx: Transaction, keys: Sequence[ReadyKey], *, may_miss: bool = True) -> None:
