@@ -111,7 +111,9 @@ class Ordered(Simulation):
         steps = sorted(instance.steps.values(), key=lambda step: step.id)
         left = sorted((each.at - self._now, repr(each.stimulus), each.is_repeated) for each in self._happenings)
         state = (instance.state, instance.control, instance.ending_as, instance.due_at, instance.deadline_at)
-        return msgspec.json.encode((state, steps, left, sorted(self._tasks), self._now, len(self._signals)))
+        tasks = sorted((key, task.held_since, task.is_reviewed) for key, task in self._tasks.items())
+        version = self._flow.graph.version
+        return msgspec.json.encode((state, steps, left, tasks, self._now, len(self._signals), version))
 
 
 def explore(prepare: Prepare, search: Search, *, runs_max: int) -> Iterator[Order]:

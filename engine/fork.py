@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from definitions.diff import diff_graphs
 from definitions.graph import KeyPolicy
 from engine import forking
 from engine.admission import Admitted, Entrant, Existing, admit
@@ -199,14 +198,7 @@ def _admitted(tx: Transaction, entrant: Entrant) -> int:
 
 def _check_version(source: Work, flow: Flow, kept: Mapping[str, Step]) -> None:
     """Refuse another version in which a copied step means something else, or that may not take the input."""
-    if flow is source.flow:
-        return
-    diff = diff_graphs(source.flow.graph, flow.graph)
-    reasons = [
-        reason
-        for reason in diff.reasons
-        if (reason.step in kept and reason.step in diff.changed) or (reason.step is None and diff.is_forbidden)
-    ]
+    reasons = forking.obstacles(source.flow, flow, kept)
     if reasons:
         refused = conflict(source.instance, f"version {flow.graph.version} can't take the copied steps over")
         refused.details = {**(refused.details or {}), "reasons": [reason.to_json() for reason in reasons]}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
+from definitions.diff import Reason, diff_graphs
 from definitions.graph import NodeKind
 from engine.draft import Draft
 from engine.flow import Flow
@@ -52,6 +53,18 @@ def kept_steps(flow: Flow, instance: Instance, step: str) -> Mapping[str, Step]:
         for identifier in flow.own_steps
         if identifier in instance.steps and identifier not in again
     }
+
+
+def obstacles(old: Flow, new: Flow, kept: Mapping[str, Step]) -> list[Reason]:
+    """Say why another version can't take over copied steps, or may not take the input; nothing if it can."""
+    if new is old:
+        return []
+    diff = diff_graphs(old.graph, new.graph)
+    return [
+        reason
+        for reason in diff.reasons
+        if (reason.step in kept and reason.step in diff.changed) or (reason.step is None and diff.is_forbidden)
+    ]
 
 
 def was_undone(flow: Flow, instance: Instance, step: str) -> bool:

@@ -7,12 +7,14 @@ Time jumps to the next thing that happens. The same graph, input and script alwa
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from definitions.graph import ChildSpec
+from engine import forking, migration
 from engine.advance import advance
 from engine.command import CancelTask, Commands, Entry, SubmitTask
 from engine.flow import Flow
@@ -25,7 +27,9 @@ from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepState
 from engine.stimulus import (
     CancelRequested,
     ChildQuiet,
+    Forked,
     GateQuiet,
+    Migrated,
     Outcome,
     PauseRequested,
     Recovered,
@@ -41,10 +45,20 @@ from engine.stimulus import (
 from orbit.clock import SECOND, Micros, seconds
 from orbit.jsontext import Json
 
+
+@dataclass(frozen=True, slots=True)
+class _Migration:
+    """Somebody lets the instance go on with another version, if it has begun nothing that differs."""
+
+    flow: Flow
+    reason: str
+
+
 # What an operator asks for, beside a cancel, which fits every state.
-Command = Recovered | PauseRequested | ResumeRequested
+Command = Recovered | PauseRequested | ResumeRequested | _Migration
 
 ADVANCES_MAX = 200_000
+NEVER = math.inf
 _GOES_ON = "the script goes on"
 SIGNAL_LIVES_SECONDS = 7 * 86_400.0
 
@@ -53,9 +67,9 @@ SIGNAL_LIVES_SECONDS = 7 * 86_400.0
 class Answer:
     """What a task answers: how it ends, with which output or error, how many seconds after its submission.
 
-    `reviewed_after_seconds` makes it go into review first and stay there that long; `ignores_cancel` makes it run on
-    to its own end when it is asked to stop. `repeated_after_seconds` makes its end be told a second time, that much
-    later.
+    `reviewed_after_seconds` makes it go into review first and stay there that long, `NEVER` until an operator decides.
+    `ignores_cancel` makes it run on to its own end when it is asked to stop. `repeated_after_seconds` makes its end be
+    told a second time, that much later.
     """
 
     outcome: Outcome = Outcome.SUCCEEDED
@@ -104,11 +118,18 @@ class Outcomes:
 
 @dataclass(slots=True)
 class _Task:
-    """A task, or a child, which is played like one."""
+    """A task, or a child, which is played like one.
+
+    `held_since` is given while the task waits behind the closed gate of a paused instance: nothing of it has happened,
+    and its deadline stands still.
+    """
 
     answer: Answer
-    review_closes_at: Micros
+    deadline_at: Micros
     is_child: bool
+    held_since: Micros | None = None
+    is_reviewed: bool = False
+    review_closes_at: Micros = 0
 
 
 @dataclass(order=True, slots=True)
@@ -117,7 +138,7 @@ class Happening:
 
     at: Micros
     order: int
-    stimulus: Stimulus = field(compare=False)
+    stimulus: Stimulus | _Migration = field(compare=False)
     is_repeated: bool = field(compare=False, default=False)
     signal: Signal | None = field(compare=False, default=None)
 
@@ -141,6 +162,7 @@ class Simulation:
         self._signals_sent = 0
         self._trace: list[Line] = []
         self._advances = 0
+        self._first: Stimulus = Started()
         deadline_at = started_at + seconds(flow.graph.timeout_seconds)
         self.instance = Instance(bytes(16), InstanceState.RUNNING, 0, started_at, deadline_at)
 
@@ -156,6 +178,27 @@ class Simulation:
     def resume_at(self, seconds_from_start: float, reason: str) -> None:
         """Let somebody resume the instance at that time."""
         self._happen(self.instance.started_at + seconds(seconds_from_start), ResumeRequested(reason))
+
+    def migrate_at(self, seconds_from_start: float, flow: Flow, reason: str) -> None:
+        """Let somebody migrate the instance to another version at that time; where it can't be, nothing changes."""
+        self._happen(self.instance.started_at + seconds(seconds_from_start), _Migration(flow, reason))
+
+    def fork(self, step: str, script: Script, *, flow: Flow | None = None, reason: str = "") -> Simulation | None:
+        """Begin a new instance at a step of this one, as it is now, perhaps with another version.
+
+        None where a server would refuse it; what an effect that is repeated means is a person's to say.
+        """
+        version = flow or self._flow
+        if step not in self._flow.own_steps or forking.refusal(self._flow, self.instance, step) is not None:
+            return None
+        kept = forking.kept_steps(self._flow, self.instance, step)
+        if forking.obstacles(self._flow, version, kept):
+            return None
+        made = Simulation(version, script, input_value=self._outputs[INPUT], started_at=self._now)
+        made.instance = replace(made.instance, steps=kept)
+        made._outputs |= {slot: self._outputs[slot] for slot in kept if slot in self._outputs}
+        made._first = Forked(step, self.instance.id.hex(), self._flow.graph.version, reason)
+        return made
 
     def recover_at(self, seconds_from_start: float, decision: Recovered) -> None:
         """Let somebody decide at that time; a decision that does not fit then changes nothing."""
@@ -174,9 +217,19 @@ class Simulation:
         else:
             self._happen(at, SignalReceived(name), signal=signal)
 
+    @property
+    def flow(self) -> Flow:
+        """Give the version on which the instance is."""
+        return self._flow
+
+    @property
+    def now(self) -> Micros:
+        """Tell the instant to which the simulation has come."""
+        return self._now
+
     def run(self) -> Outcomes:
         """Run until the instance has ended or only a person can move it."""
-        self._advance([Started()])
+        self._advance([self._first])
         while self.instance.state not in INSTANCE_TERMINAL:
             due = [instant for instant in (self.instance.due_at, self._next_happening()) if instant is not None]
             if not due:
@@ -204,7 +257,7 @@ class Simulation:
                 if fitting is None:
                     continue
                 return [fitting]
-            if not happening.is_repeated and isinstance(stimulus, TaskEnded) and not self._end(stimulus):
+            if not happening.is_repeated and not self._follow(stimulus):
                 continue
             if self.instance.control is Control.ACTIVE or isinstance(stimulus, CancelRequested):
                 due.append(stimulus)
@@ -224,11 +277,14 @@ class Simulation:
         return quiet
 
     def _running(self) -> int:
-        return sum(not task.is_child for task in self._tasks.values())
+        tasks = self._tasks.values()
+        return sum(not task.is_child and task.held_since is None and not task.is_reviewed for task in tasks)
 
-    def _fitting(self, command: Command) -> Command | None:
+    def _fitting(self, command: Command) -> Stimulus | None:
         """Do the shell's part of a command; None if a server would refuse it."""
         match command:
+            case _Migration():
+                return self._migrated(command)
             case PauseRequested():
                 return replace(command, in_flight=self._running()) if self.instance.state in PAUSABLE else None
             case Recovered():
@@ -240,19 +296,42 @@ class Simulation:
                     return None  # its task has ended, which a pause has kept aside
         return command
 
-    def _release(self) -> None:
-        """Let what a pause has kept aside happen now, in its old order."""
-        if self.instance.control is Control.ACTIVE:
-            for stimulus in self._aside:
-                self._happen(self._now, stimulus, is_repeated=True)
-            self._aside.clear()
+    def _migrated(self, wanted: _Migration) -> Migrated | None:
+        if wanted.flow is self._flow or migration.refusal(self.instance) is not None:
+            return None
+        judged = migration.judge(self._flow, wanted.flow, self.instance, self._now)
+        if judged.obstacles:
+            return None
+        stimulus = migration.stimulus_of(self._flow, wanted.flow, self.instance, judged)
+        self._flow = wanted.flow
+        return replace_field(stimulus, reason=wanted.reason)
 
-    def _end(self, stimulus: TaskEnded) -> bool:
-        """Close a task, once: what was cancelled meanwhile does not end a second time."""
-        task = self._tasks.pop((stimulus.step, stimulus.round), None)
-        if task is None:
-            return False
-        self._outputs[stimulus.step] = task.answer.output if stimulus.outcome is Outcome.SUCCEEDED else None
+    def _release(self) -> None:
+        """Let what a pause has kept aside happen now, in its old order, and what it has held begin."""
+        if self.instance.control is not Control.ACTIVE:
+            return
+        for stimulus in self._aside:
+            self._happen(self._now, stimulus, is_repeated=True)
+        self._aside.clear()
+        for (step, number), task in self._tasks.items():
+            if task.held_since is not None:
+                task.deadline_at += self._now - task.held_since
+                task.held_since = None
+                self._play(step, number, task)
+
+    def _follow(self, stimulus: Stimulus) -> bool:
+        """Note what becomes of a task; False for one that has ended: what was cancelled does not end a second time."""
+        match stimulus:
+            case TaskEnded():
+                task = self._tasks.pop((stimulus.step, stimulus.round), None)
+                if task is None:
+                    return False
+                self._outputs[stimulus.step] = task.answer.output if stimulus.outcome is Outcome.SUCCEEDED else None
+            case ReviewOpened() | ReviewClosed():
+                task = self._tasks.get((stimulus.step, stimulus.round))
+                if task is None:
+                    return False
+                task.is_reviewed = isinstance(stimulus, ReviewOpened)
         return True
 
     def _advance(self, stimuli: list[Stimulus]) -> None:
@@ -303,34 +382,48 @@ class Simulation:
         steps = dict(self.instance.steps)
         steps[command.step] = _with_task(steps[command.step])
         self.instance = replace(self.instance, steps=steps)
-        starts_at = self._now
+        task = _Task(answer, command.deadline_at, is_child)
+        self._tasks[command.step, command.round] = task
+        if self.instance.control is Control.ACTIVE:
+            self._play(command.step, command.round, task)
+        else:
+            task.held_since = self._now
+        return None
+
+    def _play(self, step: str, number: int, task: _Task) -> None:
+        """Let a task begin: from now on its answer happens."""
+        answer, starts_at = task.answer, self._now
         if answer.reviewed_after_seconds is not None:
             opened_at = self._now + seconds(answer.after_seconds)
-            self._happen(opened_at, ReviewOpened(command.step, command.round, answer.error))
+            self._happen(opened_at, ReviewOpened(step, number, answer.error))
+            if answer.reviewed_after_seconds == NEVER:
+                task.review_closes_at = opened_at
+                return
             starts_at = opened_at + seconds(answer.reviewed_after_seconds)
-            self._happen(starts_at, ReviewClosed(command.step, command.round))
+            self._happen(starts_at, ReviewClosed(step, number))
         ends_at = starts_at + seconds(answer.after_seconds)
-        ended = TaskEnded(command.step, command.round, answer.outcome, answer.error)
-        is_bound = answer.reviewed_after_seconds is None and not answer.ignores_cancel and not is_child
-        if ends_at > command.deadline_at and is_bound:
-            ends_at = command.deadline_at
+        ended = TaskEnded(step, number, answer.outcome, answer.error)
+        is_bound = answer.reviewed_after_seconds is None and not answer.ignores_cancel and not task.is_child
+        if ends_at > task.deadline_at and is_bound:
+            ends_at = task.deadline_at
             error = Failure("DEADLINE_EXCEEDED", "the task's deadline has passed")
-            ended = TaskEnded(command.step, command.round, Outcome.FAILED, error)
-        self._tasks[command.step, command.round] = _Task(answer, starts_at, is_child)
+            ended = TaskEnded(step, number, Outcome.FAILED, error)
+        task.review_closes_at = starts_at
         self._happen(ends_at, ended)
         if answer.repeated_after_seconds is not None:
             self._happen(ends_at + seconds(answer.repeated_after_seconds), ended, is_repeated=True)
-        return None
 
     def _cancel(self, command: CancelTask) -> None:
         task = self._tasks.get((command.step, command.round))
-        if task is not None and not task.answer.ignores_cancel:
+        if task is not None and task.held_since is not None:
+            self._happen(self._now, TaskEnded(command.step, command.round, Outcome.CANCELLED))
+        elif task is not None and not task.answer.ignores_cancel:
             # A task under review keeps the wish to cancel until a person has settled it.
             at = max(self._now, task.review_closes_at)
             self._happen(at, TaskEnded(command.step, command.round, Outcome.CANCELLED))
 
     def _happen(
-        self, at: Micros, stimulus: Stimulus, *, is_repeated: bool = False, signal: Signal | None = None
+        self, at: Micros, stimulus: Stimulus | _Migration, *, is_repeated: bool = False, signal: Signal | None = None
     ) -> None:
         self._order += 1
         heapq.heappush(self._happenings, Happening(at, self._order, stimulus, is_repeated, signal))

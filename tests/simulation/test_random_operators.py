@@ -17,7 +17,7 @@ from engine import joining
 from engine.command import SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure, Instance
-from engine.simulator import Answer, Outcomes, Refusal, Simulation
+from engine.simulator import Answer, Outcomes, Refusal, Script, Simulation
 from engine.states import (
     CONTROL_MOVES,
     INSTANCE_MOVES,
@@ -31,7 +31,7 @@ from engine.states import (
     StepState,
 )
 from engine.stimulus import Outcome, Recovered
-from tests.support.random_workflows import INPUTS, SENDINGS, workflows
+from tests.support.random_workflows import INPUTS, SENDINGS, versions
 
 RUNS = int(os.environ.get("ORBIT_OPERATOR_RUNS", "150"))
 
@@ -78,6 +78,7 @@ class Operators:
     signals: Sequence[tuple[float, str, int, float]]
     breakpoints: frozenset[str]
     resumes_after_seconds: float | None  # at a breakpoint
+    migrations: Sequence[tuple[float, int]] = ()  # when, and to which version
 
 
 OPERATORS = st.builds(
@@ -89,7 +90,9 @@ OPERATORS = st.builds(
     SENDINGS,
     st.frozensets(st.sampled_from(["s1", "s2", "s4", "s6"]), max_size=2),
     st.sampled_from([None, 0.0, 40.0]),
+    st.lists(st.tuples(TIMES, st.integers(1, 3)), max_size=4),
 )
+FORKS = st.lists(st.tuples(st.integers(1, 10), st.sampled_from([None, None, 1, 2, 3]), OPERATORS), max_size=2)
 
 
 @dataclass
@@ -102,9 +105,15 @@ class Seen:
 
 
 def run(
-    made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
-) -> tuple[Outcomes, Seen]:
+    versions_: Mapping[int, Flow], answers: Sequence[Answer | Refusal], input_: object, operators: Operators
+) -> tuple[Simulation, Outcomes, Seen]:
     seen = Seen()
+    simulation = Simulation(versions_[1], scripted(answers, seen), input_value=input_)
+    simulation.instance = replace(simulation.instance, pause_at=operators.breakpoints)
+    return simulation, operate(simulation, versions_, operators, seen), seen
+
+
+def scripted(answers: Sequence[Answer | Refusal], seen: Seen) -> Script:
     asked = 0
 
     def script(command: SubmitTask) -> Answer | Refusal:
@@ -116,8 +125,10 @@ def run(
         seen.retries += command.retry_of is not None
         return answer
 
-    simulation = Simulation(Flow(made), script, input_value=input_)
-    simulation.instance = replace(simulation.instance, pause_at=operators.breakpoints)
+    return script
+
+
+def operate(simulation: Simulation, versions_: Mapping[int, Flow], operators: Operators, seen: Seen) -> Outcomes:
     simulation.resumes_after_seconds = operators.resumes_after_seconds
     seen.states.append(simulation.instance)
     simulation.observe = seen.states.append
@@ -127,33 +138,55 @@ def run(
         (simulation.pause_at if is_pause else simulation.resume_at)(at, "a test wants it")
     for at, name, payload, lives_seconds in operators.signals:
         simulation.signal_at(at, name, payload, lives_seconds=lives_seconds)
+    for at, version in operators.migrations:
+        simulation.migrate_at(at, versions_[version], "a test wants it")
     if operators.cancel_at is not None:
         simulation.cancel_at(operators.cancel_at, "a test wants it", compensate=operators.undoes)
-    return simulation.run(), seen
+    return simulation.run()
 
 
 @settings(max_examples=RUNS, deadline=None)
-@given(made=workflows(), answers=st.lists(ANSWERS, min_size=1, max_size=8), input_=INPUTS, operators=OPERATORS)
+@given(
+    made=versions(),
+    answers=st.lists(ANSWERS, min_size=1, max_size=8),
+    input_=INPUTS,
+    operators=OPERATORS,
+    forks=FORKS,
+)
 def test_operators_break_nothing(
-    made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
+    made: Mapping[int, Graph],
+    answers: Sequence[Answer | Refusal],
+    input_: object,
+    operators: Operators,
+    forks: Sequence[tuple[int, int | None, Operators]],
 ) -> None:
-    outcome, seen = run(made, answers, input_, operators)
+    flows = {number: Flow(each) for number, each in made.items()}
+    simulation, outcome, seen = run(flows, answers, input_, operators)
+    check(simulation.flow, outcome, seen, operators)
+    for number, version, others in forks:
+        seen = Seen()
+        script = scripted(answers, seen)
+        flow = None if version is None else flows[version]
+        fork = simulation.fork(f"s{number}", script, flow=flow, reason="a test wants it")
+        if fork is None:
+            continue
+        copied = dict(fork.instance.steps)
+        outcome = operate(fork, flows, others, seen)
+        check(fork.flow, outcome, seen, others)
+        assert not copied.keys() & {step for step, _ in seen.submitted}, "what is copied is not run again"
+        assert all(outcome.instance.steps[name] == step for name, step in copied.items())
+        simulation = fork  # a fork may be forked
+
+
+def check(flow: Flow, outcome: Outcomes, seen: Seen, operators: Operators) -> None:
+    """Check all that must hold of one run from its beginning to its end."""
     assert len(seen.submitted) == len(set(seen.submitted)), "a step's rounds are submitted once each"
     done_with: set[str] = set()
     for before, after in zip(seen.states, seen.states[1:], strict=False):
         done_with |= before.steps.keys() - after.steps.keys()
         assert not done_with & after.steps.keys(), "an item that is done with does not come back"
-        assert after.state in reached(INSTANCE_MOVES, before.state)
-        assert after.revision >= before.revision
-        assert after.control in reached(CONTROL_MOVES, before.control)
-        assert (after.pause is None) == (after.control is Control.ACTIVE)
-        if before.control is not Control.ACTIVE and after.control is not Control.ACTIVE:
-            assert after.due_at is None, "nothing is due in a pause"
-        for name in before.steps.keys() & after.steps.keys():
-            step = before.steps[name]
-            assert after.steps[name].state in reached(STEP_MOVES, step.state)
-            assert after.steps[name].round >= step.round
-    assert all(Flow(made).item_of(name) for name in done_with), "an entered step of the instance itself stays"
+        check_moves(before, after)
+    assert all(flow.item_of(name) for name in done_with), "an entered step of the instance itself stays"
     taken = [line.entry.data["signal"] for line in outcome.trace if line.entry.kind == "signal.taken"]
     assert len(taken) == len(set(taken)) <= len(operators.signals), "a signal is taken once"
     instance = outcome.instance
@@ -170,9 +203,22 @@ def test_operators_break_nothing(
     if operators.cancel_at is not None and instance.state not in INSTANCE_TERMINAL:
         assert instance.compensation is Compensation.BEGUN, "a cancelled instance ends, or a compensation has failed"
     if instance.state is InstanceState.SUCCEEDED and instance.ending_as is None:
-        flow = Flow(made)
         assert not any(joining.holds(flow, step) for step in instance.steps.values())
-    check_undone(Flow(made), instance)
+    check_undone(flow, instance)
+
+
+def check_moves(before: Instance, after: Instance) -> None:
+    """Every move stands in the tables, and nothing is due in a pause."""
+    assert after.state in reached(INSTANCE_MOVES, before.state)
+    assert after.revision >= before.revision
+    assert after.control in reached(CONTROL_MOVES, before.control)
+    assert (after.pause is None) == (after.control is Control.ACTIVE)
+    if before.control is not Control.ACTIVE and after.control is not Control.ACTIVE:
+        assert after.due_at is None, "nothing is due in a pause"
+    for name in before.steps.keys() & after.steps.keys():
+        step = before.steps[name]
+        assert after.steps[name].state in reached(STEP_MOVES, step.state)
+        assert after.steps[name].round >= step.round
 
 
 def check_undone(flow: Flow, instance: Instance) -> None:
@@ -192,11 +238,12 @@ def check_undone(flow: Flow, instance: Instance) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(made=workflows(), answers=st.lists(ANSWERS, min_size=1, max_size=8), input_=INPUTS, operators=OPERATORS)
+@given(made=versions(), answers=st.lists(ANSWERS, min_size=1, max_size=8), input_=INPUTS, operators=OPERATORS)
 def test_the_same_operators_give_the_same_trace(
-    made: Graph, answers: Sequence[Answer | Refusal], input_: object, operators: Operators
+    made: Mapping[int, Graph], answers: Sequence[Answer | Refusal], input_: object, operators: Operators
 ) -> None:
-    assert run(made, answers, input_, operators)[0] == run(made, answers, input_, operators)[0]
+    flows = {number: Flow(each) for number, each in made.items()}
+    assert run(flows, answers, input_, operators)[1] == run(flows, answers, input_, operators)[1]
 
 
 def reached(table: Mapping[StateT, frozenset[StateT]], state: StateT) -> set[StateT]:

@@ -253,13 +253,14 @@ def graph(
     timeout: float = 7 * 86_400.0,
     on_failure: str = "hold",
     input_schema: Json = True,
+    version: int = 1,
 ) -> Graph:
     lowering = _Lowering()
     lowering.sequence(blocks, [])
     return Graph(
         format=1,
         workflow="test",
-        version=1,
+        version=version,
         title=None,
         nodes=tuple(lowering.nodes),
         edges=tuple(lowering.edges),

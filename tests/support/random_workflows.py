@@ -1,10 +1,11 @@
 """Random workflows of every kind of step, nested and skipped in every way: a hypothesis strategy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
-from definitions.graph import Graph, Handling
+from definitions.graph import Graph, Handling, PollSpec
 from definitions.template import compile_template
 from tests.support.graphs import (
     Block,
@@ -177,11 +178,42 @@ def handled(draw: st.DrawFn, block: Block, names: Names, depth: int, *, may_retr
 
 @st.composite
 def workflows(draw: st.DrawFn, *, children: bool = True) -> Graph:
+    return draw(versions(children=children, count=1))[1]
+
+
+@st.composite
+def versions(draw: st.DrawFn, *, children: bool = True, count: int = 3) -> dict[int, Graph]:
+    """A workflow and versions of it that are longer, shorter, or changed somewhere; by number from 1."""
     names = Names(children=children)
     made = draw(blocks(names, 3)) or [wait(names(), 1.0)]
-    return graph(
-        *made,
-        output=draw(st.sampled_from([None, {"n": "${ input.n }"}, "${ input.missing }"])),
-        timeout=draw(st.sampled_from([10.0, 200.0, 1e6])),
-        on_failure=draw(st.sampled_from(["hold", "fail", "compensate"])),
-    )
+    timeout = draw(st.sampled_from([10.0, 200.0, 1e6]))
+    ends: dict[str, Any] = {
+        "output": draw(st.sampled_from([None, {"n": "${ input.n }"}, "${ input.missing }"])),
+        "on_failure": draw(st.sampled_from(["hold", "fail", "compensate"])),
+    }
+    found = {1: graph(*made, timeout=timeout, **ends)}
+    for number in range(2, count + 1):
+        longer = timeout * draw(st.sampled_from([0.5, 1.0, 1.0, 2.0]))
+        found[number] = graph(*draw(changed(made, names)), timeout=longer, version=number, **ends)
+    return found
+
+
+@st.composite
+def changed(draw: st.DrawFn, made: list[Block], names: Names) -> list[Block]:
+    at = draw(st.integers(0, len(made) - 1))
+    match draw(st.sampled_from(["longer", "longer", "shorter", "other", "bounds", "bounds"])):
+        case "longer":
+            return [*made, draw(steps(names, 1))]
+        case "shorter" if len(made) > 1:
+            return made[:-1]
+        case "other":
+            return [*made[:at], task(made[at].id, {"changed": True}), *made[at + 1 :]]
+        case _:
+            rounds, timeout = draw(st.sampled_from([(1, 900.0), (9, 25.0), (9, 2000.0)]))
+            return [_bounded(block, rounds, timeout) for block in made]
+
+
+def _bounded(block: Block, rounds: int, timeout: float) -> Block:
+    if not isinstance(block.spec, PollSpec):
+        return block
+    return replace(block, spec=replace(block.spec, rounds_max=rounds, timeout_seconds=timeout))

@@ -65,18 +65,31 @@ def _namespace(database: Database) -> bytes:
     return database.transaction(lambda tx: namespace_ensure(tx, named)).id
 
 
+def _given(graph: Graph | Mapping[int, Graph]) -> tuple[Any, Any]:
+    """Give what loads graphs and finds versions where nothing is published."""
+    versions = {1: graph} if isinstance(graph, Graph) else graph
+
+    def load(_tx: Transaction, _namespace_id: bytes, _workflow: str, version: int) -> Graph:
+        return versions[version]
+
+    def find(_tx: Transaction, _namespace_id: bytes, _workflow: str, version: int | None) -> VersionToStart:
+        return VersionToStart(version or 1)
+
+    return load, find
+
+
 class Weave:
     """One namespace with a queue `main`, and everything that a node has."""
 
     def __init__(
         self,
         database: Database,
-        graph: Graph | None = None,
+        graph: Graph | Mapping[int, Graph] | None = None,
         *,
         beside: "Weave | None" = None,
         formats: StateFormats | None = None,
     ) -> None:
-        """With a `graph` every workflow is that one, published or not.
+        """With a `graph` every workflow is that one, published or not; several are its versions by number.
 
         `beside` is another node of the same namespace; `formats` are the stored forms that this one knows.
         """
@@ -88,8 +101,7 @@ class Weave:
         self.catalog = Catalog()
         self.woken = 0
         self.changed: list[bytes] = []
-        load = graph_load if graph is None else (lambda *_: graph)
-        find = version_to_start if graph is None else (lambda *_: VersionToStart(1))
+        load, find = (graph_load, version_to_start) if graph is None else _given(graph)
         tasks = PulseTasks(self)
         self.advancer = Advancer(Flows(load), tasks, formats)
         self.runner = Runner(database, self.advancer, on_changed=self.changed.extend)
