@@ -6,23 +6,26 @@ Every unfinished instance waits for something that has a name; that it does is a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from definitions.graph import ChildSpec, NodeKind
 from engine import joining
+from engine.compensating import is_underway
 from engine.flow import Flow
 from engine.instance import Instance, Items, Pause, Step
 from engine.lanes import ParallelBlock
+from engine.pausing import still_running
 from engine.polling import task_spec
+from engine.recovery import is_engine_error
 from engine.signals import signal_spec
 from engine.states import (
     INSTANCE_TERMINAL,
     STEP_UNFINISHED,
-    STEP_WITH_TASK,
+    Control,
     InstanceState,
     StepReason,
     StepState,
 )
+from engine.task_words import TaskLook, review_words, words_of
 from orbit.clock import to_rfc3339
 from orbit.ids import to_hex
 from orbit.jsontext import Json
@@ -31,14 +34,6 @@ from orbit.jsontext import Json
 TASKS_SHOWN = 20
 # Unfinished steps that one explanation tells of: a foreach may have thousands under way.
 STEPS_SHOWN = 50
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLook:
-    """What Pulse says of a task: its state, and while it waits why."""
-
-    state: str
-    wait_reason: str | None
 
 
 def tasks_of(flow: Flow, instance: Instance) -> list[bytes]:
@@ -52,11 +47,10 @@ def children_of(flow: Flow, instance: Instance) -> list[bytes]:
 
 
 def _ids(flow: Flow, instance: Instance, *, of_children: bool) -> list[bytes]:
-    looked_at = STEP_WITH_TASK if of_children else {StepState.RUNNING}
     found = [
         step.task_id
         for step in instance.steps.values()
-        if step.state in looked_at and (flow.nodes[step.id].kind is NodeKind.WORKFLOW) is of_children
+        if step.has_task and (flow.nodes[step.id].kind is NodeKind.WORKFLOW) is of_children
     ]
     return [identifier for identifier in found if identifier is not None][:TASKS_SHOWN]
 
@@ -71,13 +65,13 @@ def explain(flow: Flow, instance: Instance, looks: Mapping[bytes, TaskLook] | No
         return {"state": instance.state.value, "summary": ended, "waits_for": []}
     reasons = [] if instance.pause is None else [_paused(instance, instance.pause)]
     if instance.state is InstanceState.NEEDS_RECOVERY:
-        reasons.append(_needs_recovery(instance))
+        reasons.append(_needs_recovery(flow, instance))
     order = flow.order
     unfinished = [
         step for step in instance.steps.values() if step.state in STEP_UNFINISHED and step.reason is not StepReason.JOIN
     ]
     unfinished.sort(key=lambda step: order[step.id])
-    reasons += [_step_reason(flow, step, looks or {}) for step in unfinished[:STEPS_SHOWN]]
+    reasons += [_step_reason(flow, instance, step, looks or {}) for step in unfinished[:STEPS_SHOWN]]
     reasons += [_join_reason(block, outcomes) for block, outcomes in joining.open_blocks(flow, instance)]
     if not reasons and not instance.steps:
         reasons.append({"kind": "RUNNER", "text": "has been started by its parent and begins at once"})
@@ -115,32 +109,58 @@ def _child_reason(spec: ChildSpec, step: Step, look: TaskLook | None) -> dict[st
     form: dict[str, Json] = {"kind": "CHILD", "child_id": child, "workflow": spec.workflow, "version": spec.version}
     text = f"step {step.id} waits for its child {child} ({spec.workflow}@{spec.version})"
     if look is not None:
-        form |= {"child_state": look.state, "wait_reason": look.wait_reason}
+        control = (look.details or {}).get("control")
+        form |= {"child_state": look.state, "child_control": control, "wait_reason": look.wait_reason}
         text += f", which is {look.state}" + (f" ({look.wait_reason})" if look.wait_reason else "")
+        text += "" if control in {None, Control.ACTIVE} else f" and {control}"
     if step.state is StepState.NEEDS_REVIEW:
         assert step.review_at is not None
         form["since"] = to_rfc3339(step.review_at)
         text += f" and waits for a person since {form['since']}"
-    if step.reason is not None:
-        text += f", and was asked to stop ({step.reason})"
-    return form | {"text": text}
+    return form | {"text": text + _stopped(step)}
 
 
 def _paused(instance: Instance, pause: Pause) -> dict[str, Json]:
     since = to_rfc3339(pause.paused_at)
-    text = f"is {instance.control}: paused by {pause.by} since {since} because {pause.reason!r}; its waits stand still"
-    return {"kind": "PAUSE", "text": text, "since": since, "by": pause.by, "reason": pause.reason}
+    who = "at a breakpoint" if pause.by is None else f"by {pause.by}"
+    text = f"is {instance.control}: paused {who} since {since} because {pause.reason!r}; its waits stand still"
+    noisy = list(still_running(pause))
+    if noisy:
+        text += f"; still runs: {', '.join(noisy)}"
+    if pause.with_parent:
+        text += "; only the resume of its parent lets it go on"
+    return {
+        "kind": "PAUSE",
+        "text": text,
+        "since": since,
+        "by": pause.by,
+        "reason": pause.reason,
+        "with_parent": pause.with_parent,
+        "still_running": noisy,
+    }
 
 
-def _needs_recovery(instance: Instance) -> dict[str, Json]:
+def _needs_recovery(flow: Flow, instance: Instance) -> dict[str, Json]:
     error = None if instance.error is None else instance.error.to_json()
     since = instance.clock_stopped_at
     cause = "an error" if instance.error is None else f"{instance.error.code}: {instance.error.message}"
+    order = flow.order
+    failed = sorted((step for step in instance.steps.values() if joining.holds(flow, step)), key=lambda s: order[s.id])
+    if is_underway(instance):
+        failed = [step for step in failed if step.id in flow.undoing]
+    text = f"waits for a person to recover it from {cause}"
+    if is_engine_error(instance.error):
+        failed = []
+        text += "; what comes for it is kept until then"
+    elif failed:
+        names = ", ".join(step.id for step in failed[:STEPS_SHOWN])
+        text += f": step {names} has failed" if len(failed) == 1 else f": steps {names} have failed"
     return {
         "kind": "RECOVERY",
-        "text": f"waits for a person to recover it from {cause}",
+        "text": text,
         "since": None if since is None else to_rfc3339(since),
         "error": error,
+        "steps": [step.id for step in failed[:STEPS_SHOWN]],
     }
 
 
@@ -162,7 +182,7 @@ def _join_reason(block: ParallelBlock, outcomes: joining.Outcomes) -> dict[str, 
     }
 
 
-def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dict[str, Json]:
+def _step_reason(flow: Flow, instance: Instance, step: Step, looks: Mapping[bytes, TaskLook]) -> dict[str, Json]:
     form: dict[str, Json] = {"step": step.id}
     if step.items is not None:
         return form | _items_reason(step, step.items)
@@ -192,6 +212,9 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
                 form["text"] = f"step {step.id} is tried again by an error handler at {form['until']}"
             case _:
                 form["text"] = f"step {step.id} waits until {form['until']}"
+                if step.timeout_at is not None:
+                    form["at_most"] = to_rfc3339(step.timeout_at)
+                    form["text"] += f", and at most until {form['at_most']}"
         return form
     assert step.task_id is not None
     node = flow.nodes[step.id]
@@ -200,15 +223,18 @@ def _step_reason(flow: Flow, step: Step, looks: Mapping[bytes, TaskLook]) -> dic
     spec = task_spec(node)
     task = f"task {to_hex(step.task_id)} ({spec.type}@{spec.task_version}) on queue {spec.queue}"
     form |= {"task_id": to_hex(step.task_id), "queue": spec.queue, "round": step.round}
+    look = looks.get(step.task_id)
     if step.state is StepState.NEEDS_REVIEW:
         assert step.review_at is not None
-        text = f"step {step.id} waits for a review of {task}, since {to_rfc3339(step.review_at)}"
-        return form | {"kind": "REVIEW", "since": to_rfc3339(step.review_at), "text": text}
+        text = f"step {step.id} waits for a review of {task}, since {to_rfc3339(step.review_at)}: {review_words(look)}"
+        form |= {} if look is None else look.to_json()
+        return form | {"kind": "REVIEW", "since": to_rfc3339(step.review_at), "text": text + _stopped(step)}
     text = f"step {step.id} waits for {task}"
-    look = looks.get(step.task_id)
     if look is not None:
-        form |= {"task_state": look.state, "wait_reason": look.wait_reason}
-        text += f", which is {look.state}" + (f" ({look.wait_reason})" if look.wait_reason else "")
-    if step.reason is not None:
-        text += f", and was asked to stop ({step.reason})"
-    return form | {"kind": "TASK", "text": text}
+        form |= look.to_json()
+        text += f", {words_of(look, instance)}"
+    return form | {"kind": "TASK", "text": text + _stopped(step)}
+
+
+def _stopped(step: Step) -> str:
+    return "" if step.reason is None else f", and was asked to stop ({step.reason})"

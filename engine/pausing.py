@@ -111,6 +111,11 @@ def _later(at: Micros | None, span: Micros) -> Micros | None:
     return None if at is None else at + span
 
 
+def still_running(pause: Pause) -> tuple[str, ...]:
+    """Say in words what a pause that is not quiet waits for."""
+    return tuple("its tasks" if token == _TASKS else f"the child of step {token}" for token in pause.noisy)
+
+
 def awaits_tasks(pause: Pause) -> bool:
     """Tell whether a pause that is not quiet waits for what runs behind the instance's gate."""
     return not pause.noisy or _TASKS in pause.noisy

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from definitions.graph import Graph
 from engine.batch import Advancer
-from engine.explain import TaskLook, children_of, explain, explain_newer, tasks_of
+from engine.explain import children_of, explain, explain_newer, tasks_of
 from engine.hiding import values_shown
 from engine.instance import INPUT, OUTPUT
 from engine.item_views import begun_items
@@ -24,13 +24,16 @@ from engine.store.instance_lists import instances_page
 from engine.store.instances import Filter, Place, Stored, instance_find, instances_read
 from engine.store.records import history_page, values_load
 from engine.store.steps import steps_load
+from engine.task_words import TaskLook
 from engine.views import graph_states, history_json, instance_json, steps_json
 from engine.watchers import Watchers
+from orbit.clock import to_rfc3339
 from orbit.database import Database
 from orbit.errors import NotFound
 from orbit.idempotency import Answer
 from orbit.jsontext import Json
-from pulse.tasks import task_get
+from pulse.states import TaskState
+from pulse.tasks import attempts_list, task_explain
 from pulse.verification import verifications_json
 
 if TYPE_CHECKING:
@@ -199,9 +202,7 @@ class Instances:
                 return explain_newer(stored.instance, origin.format, newest)
             flow = self._advancer.flows.get(tx, namespace_id, origin.workflow, origin.version)
             looks = _looks_at_children(tx, children_of(flow, stored.instance))
-            for task_id in tasks_of(flow, stored.instance):
-                task = task_get(tx, namespace_id, task_id)
-                looks[task_id] = TaskLook(task.state, task.wait_reason)
+            looks |= {task_id: _look(tx, namespace_id, task_id) for task_id in tasks_of(flow, stored.instance)}
             return explain(flow, stored.instance, looks)
 
         return self._database.transaction(read)
@@ -248,12 +249,25 @@ class Instances:
         return stored, {**instance_json(stored), **values_shown(hiding, values)}
 
 
+def _look(tx: Transaction, namespace_id: bytes, task_id: bytes) -> TaskLook:
+    task, waiting = task_explain(tx, namespace_id, task_id)
+    attempt = None
+    if task.state in {TaskState.LEASED, TaskState.RUNNING}:
+        last = attempts_list(tx, namespace_id, task_id)[-1]
+        started_at = None if last.started_at is None else to_rfc3339(last.started_at)
+        attempt = {"number": last.number, "worker": last.worker, "started_at": started_at}
+    reason, details = (None, None) if waiting is None else (waiting.reason.value, waiting.details)
+    return TaskLook(task.state.value, reason, details, attempt, task.verification)
+
+
 def _looks_at_children(tx: Transaction, ids: list[bytes]) -> dict[bytes, TaskLook]:
     """Look how children stand: their state, and the code of what they are held by."""
     found = instances_read(tx, ids)
     return {
         identifier: TaskLook(
-            child.instance.state.value, None if child.instance.error is None else child.instance.error.code
+            child.instance.state.value,
+            None if child.instance.error is None else child.instance.error.code,
+            {"control": child.instance.control.value},
         )
         for identifier, child in found.items()
     }
