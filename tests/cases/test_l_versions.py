@@ -6,6 +6,7 @@ import pytest
 
 from definitions.store import VersionState
 from definitions.versions import Change, version_move
+from engine.formats import StateFormats
 from engine.states import Action
 from orbit.database import Database
 from orbit.errors import StateConflict, VersionConflict
@@ -60,12 +61,14 @@ def test_c147_an_instance_stays_on_its_version_over_publications_and_restarts(we
     assert sorted(step for step, _ in seen) == ["a", "b", "c", "x"]
     assert ("a", {"v": 2}) in seen
     assert list(again.states(first)) == ["a", "b"], "read later it still shows the graph of its version"
+    graphs = [again.instances.instance_graph(again.namespace_id, each)[0] for each in (first, second)]
+    assert [[node.id for node in graph.nodes] for graph in graphs] == [["a", "b"], ["a", "x", "c"]]
     again.close()
 
 
 def test_c149_what_waits_goes_on_under_a_newer_build_and_its_own_version(weave: Weave, database: Database) -> None:
     kinds = {
-        "parked": (20, "id: w, wait: {for: 1h}"),
+        "parked": (20, "id: w, wait: {signal: approved, timeout: 1d}"),
         "polled": (5, "id: p, poll: {task: ask.p@1, done_when: output.ok, every: 10s, max_rounds: 9, timeout: 1h}"),
         "worked": (5, A),
     }
@@ -76,10 +79,12 @@ def test_c149_what_waits_goes_on_under_a_newer_build_and_its_own_version(weave: 
     running = weave.claim()
     assert sorted(str(each.task.source_step) for each in running) == ["a"] * 5 + ["p"] * 5
     weave.publish(text(2, B).replace("workflow: n", "workflow: parked"))
-    again = Weave(database, beside=weave)
+    again = Weave(database, beside=weave, formats=StateFormats(2))  # a newer build
+    for instance in ids[:20]:
+        again.signal(instance, "approved", {"by": "ann"})
     for assignment in running:
         again.answer(assignment, Done({"ok": False}))
-    for seconds in (0, 11, 3600):
+    for seconds in (0, 11):
         database.clock.advance(seconds_forward=seconds)
         again.drive(lambda *_: Done({"ok": True}))
     assert {(each["state"], each["version"]) for each in map(again.get, ids)} == {("SUCCEEDED", 1)}

@@ -1,15 +1,19 @@
 """Pause and resume: nothing begins, what runs is kept, what is timed stands still, and one resume has one effect."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import select
 
 from engine.states import Action
+from engine.store.instances import Filter
 from orbit.errors import StateConflict
 from orbit.jsontext import Json
 from orbit.store.journal import Page, audit_list
 from pulse.claim import Assignment
 from pulse.states import ErrorClass
+from pulse.tables import task
 from tests.database.engine.workflows import TWO_TASKS
 from tests.support.weave import Done, Weave
 
@@ -25,7 +29,19 @@ steps:
   - id: p
     poll: {task: ask.p@1, input: {}, done_when: output.ok, every: 60s, max_rounds: 3, timeout: 10m}
 """
+APPROVAL = """
+orbit: weave/1
+workflow: approval
+version: 1
+timeout: 1h
+on_failure: fail
+defaults: {queue: main}
+steps:
+  - {id: ok, wait: {signal: approved, timeout: 10s}}
+"""
 HOUR = 3600
+# The scenarios ask for a hundred.
+ROUNDS = 100 if os.environ.get("ORBIT_SOAK") == "1" else 12
 
 
 def answers(*_: object) -> Done:
@@ -77,8 +93,8 @@ def test_r223_c048_a_result_that_comes_during_a_pause_is_kept_until_the_resume(w
 @pytest.mark.requirement("R223")
 def test_c048_pause_and_completion_at_once_dispatch_nothing_before_the_resume(weave: Weave) -> None:
     weave.publish(TWO_TASKS)
-    for _ in range(8):
-        instance = weave.start("two")
+    for number in range(ROUNDS):
+        instance = weave.start("two", business_key=f"k{number}")
         (assignment,) = weave.claim()
 
         def complete(assignment: Assignment = assignment) -> None:
@@ -89,10 +105,13 @@ def test_c048_pause_and_completion_at_once_dispatch_nothing_before_the_resume(we
             paused = pool.submit(weave.pause, instance)
             pool.submit(complete).result()
             assert paused.result()["control"] in {"PAUSING", "PAUSED"}
+        assert_views_agree(weave, instance, f"k{number}")
         weave.advance()
-        assert weave.get(instance)["control"] == "PAUSED"
-        assert weave.work(answers) == 0
-        weave.resume(instance)
+        weave.database.clock.advance(seconds_forward=5)
+        assert weave.advance() + weave.work(answers) == 0, "nothing begins before the resume"
+        assert assert_views_agree(weave, instance, f"k{number}") == ("RUNNING", "PAUSED")
+        assert weave.resume(instance)["control"] == "ACTIVE"
+        assert weave.get(instance)["pause"] is None, "nothing of the pause is left over"
         ran: list[str] = []
 
         def handlers(step: str, *_: object, ran: list[str] = ran) -> Done:
@@ -101,7 +120,16 @@ def test_c048_pause_and_completion_at_once_dispatch_nothing_before_the_resume(we
 
         weave.drive(handlers)
         assert ran == ["b"]
-        assert weave.get(instance)["state"] == "SUCCEEDED"
+        assert assert_views_agree(weave, instance, f"k{number}") == ("SUCCEEDED", "ACTIVE")
+
+
+def assert_views_agree(weave: Weave, instance: bytes, key: str) -> tuple[str, str]:
+    """Compare the list with the instance itself, and give how it stands."""
+    found = weave.get(instance)
+    (listed,) = weave.instances.instances_list(weave.namespace_id, Filter(business_key=key)).instances
+    same = ("state", "control", "revision", "pause", "finished_at")
+    assert {name: listed[name] for name in same} == {name: found[name] for name in same}
+    return found["state"], found["control"]
 
 
 def test_a_waiting_task_is_held_and_its_deadlines_stand_still(weave: Weave) -> None:
@@ -154,7 +182,7 @@ def test_c054_of_twenty_resumes_at_once_one_has_an_effect(weave: Weave) -> None:
     instance = weave.start("two")
     weave.pause(instance)
     orders = [weave.order("instance.resume", instance) for _ in range(20)]
-    with ThreadPoolExecutor(5) as pool:
+    with ThreadPoolExecutor(20) as pool:
         told = list(pool.map(lambda order: weave.controls.instance_resume(order).data["instance"]["control"], orders))
     assert set(told) == {"ACTIVE"}
     assert [kind for kind, _ in weave.history(instance)].count("instance.resumed") == 1
@@ -163,9 +191,14 @@ def test_c054_of_twenty_resumes_at_once_one_has_an_effect(weave: Weave) -> None:
     assert weave.get(instance)["state"] == "SUCCEEDED"
 
 
+def unfinished(weave: Weave, instance: bytes) -> list[str]:
+    query = select(task.c.state).where(task.c.source_id == instance, task.c.finished_at.is_(None))
+    return [row.state for row in weave.database.transaction(lambda tx: tx.rows(query))]
+
+
 def test_c054_resume_and_cancel_at_once_are_one_after_the_other(weave: Weave) -> None:
     weave.publish(TWO_TASKS)
-    for number in range(6):
+    for number in range(ROUNDS):
         instance = weave.start("two")
         weave.pause(instance)
         calls = [weave.cancel, weave.resume] if number % 2 else [weave.resume, weave.cancel]
@@ -177,6 +210,7 @@ def test_c054_resume_and_cancel_at_once_are_one_after_the_other(weave: Weave) ->
         assert weave.get(instance)["state"] == "CANCELLED"
         assert weave.get(instance)["control"] == "ACTIVE"
         assert weave.states(instance) == {"a": "CANCELLED", "b": "CANCELLED"}
+        assert unfinished(weave, instance) == []
 
 
 def test_a_cancel_ends_the_pause_and_applies_what_came_meanwhile(weave: Weave) -> None:
@@ -246,6 +280,24 @@ def test_an_ending_instance_is_not_paused(weave: Weave) -> None:
 
 
 @pytest.mark.requirement("R223")
+@pytest.mark.parametrize("before", ["nothing", "a pause"])
+def test_c050_the_old_time_out_of_a_wait_does_not_touch_an_instance_that_has_ended(weave: Weave, before: str) -> None:
+    weave.publish(APPROVAL)
+    instance = weave.start("approval")
+    weave.database.clock.advance(seconds_forward=3)
+    if before == "a pause":
+        weave.pause(instance)
+        weave.resume(instance)
+    weave.signal(instance, "approved")
+    weave.advance()
+    ended, history = weave.get(instance), weave.history(instance)
+    assert ended["state"] == "SUCCEEDED"
+    for seconds in (12, 100_000):
+        weave.database.clock.advance(seconds_forward=seconds)
+        assert weave.advance() == 0
+        assert (weave.get(instance), weave.history(instance)) == (ended, history)
+
+
 def test_c050_an_ended_instance_is_not_touched_by_what_a_pause_had_timed(weave: Weave) -> None:
     weave.publish(WAITS)
     instance = weave.start("waits")

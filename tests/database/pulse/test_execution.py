@@ -302,8 +302,12 @@ def test_c052_a_cancelled_waiting_task_never_runs(pulse: Pulse) -> None:
     pulse.succeed(running)
     assert running.task.id == first
     assert pulse.claim() == []
+    before = pulse.task(second).as_json()
+    assert (before["state"], before["attempts"]) == ("CANCELLED", 0)
     assert pulse.cancel(second).data["task"]["state"] == "CANCELLED"
-    assert pulse.task(second).row.starts_count == 0
+    assert pulse.task(second).as_json() == before, "a second cancel changes nothing"
+    pulse.pass_time(3600)
+    assert pulse.claim() == []
 
 
 def test_a_cancel_reaches_a_delayed_a_backed_off_and_a_leased_task(pulse: Pulse) -> None:
