@@ -304,7 +304,7 @@ class Simulation:
             return None
         stimulus = migration.stimulus_of(self._flow, wanted.flow, self.instance, judged)
         self._flow = wanted.flow
-        return replace_field(stimulus, reason=wanted.reason)
+        return replace(stimulus, reason=wanted.reason)
 
     def _release(self) -> None:
         """Let what a pause has kept aside happen now, in its old order, and what it has held begin."""
