@@ -96,7 +96,7 @@ class Script:
         error = Failure("BROKEN", "as the test wants", {"class": "NON_RETRYABLE"})
         is_unknown = drawn % 8 == 1 and drawn % 3 == 0
         if is_unknown:
-            error = Failure("BROKEN", "as the test wants", {"class": "UNKNOWN_OUTCOME"})
+            error = Failure("BROKEN", "as the test wants", {"class": "UNKNOWN_OUTCOME", "effect_unknown": True})
         return Answer(
             outcome=outcome,
             output=OUTPUTS[drawn % len(OUTPUTS)],
