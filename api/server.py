@@ -52,6 +52,7 @@ from api.worker_session import SessionLimits
 from definitions.registry import graph_load, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Told
+from engine.follow import Follower
 from engine.fork import Forks
 from engine.instance_batches import instance_operations
 from engine.listener import InstanceListener
@@ -96,9 +97,9 @@ class Node:
         self.runner = Runner(database, advancer, on_changed=self.watchers.instances_changed)
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
-        controls = Controls(
-            database, advancer, Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
-        )
+        told = Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
+        self.pulse.execution.follower = Follower(advancer, told)
+        controls = Controls(database, advancer, told)
         instances = Instances(database, advancer, self.starter, self.watchers)
         forks = Forks(database, advancer, controls, version_to_start, on_started=self.runner.due_in)
         recoveries = Recoveries(database, advancer, controls, tasks)

@@ -46,9 +46,8 @@ from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
 from orbit.logs import get_logger
 from orbit.store.journal import EventRecord, events_insert
-from pulse.acceptance import BacklogShort
 from pulse.cancellation import Cancel
-from pulse.listener import TaskOwner
+from pulse.listener import BacklogShort, FollowLater, TaskOwner
 from pulse.requests import RetryPolicy, TaskRequest
 from pulse.submission import Submit
 
@@ -128,6 +127,26 @@ class Advancer:
         except BacklogShort as short:
             self._careful_until = time.monotonic() + CAREFUL_SECONDS
             raise RunAgain from short
+
+    def follow(self, tx: Transaction, works: Sequence[Work], terms: Terms) -> list[Work]:
+        """Advance works where tasks are locked already; return those that went through, of the rest nothing is written.
+
+        Left out is what wants more than submits and rows of its own: that takes locks of earlier places in the order.
+        Places in backlogs are left to the caller. Raises FollowLater where such a wish comes up too late to leave it
+        out.
+        """
+        submits = self._advance(tx, works, terms.now, may_set_aside=True)
+        parents = {id(work) for work, command in submits if isinstance(command.spec, ChildSpec)}
+        done = [work for work in works if not _reaches_out(work) and id(work) not in parents]
+        followed = {id(work) for work in done}
+        submits = [(work, command) for work, command in submits if id(work) in followed]
+        while submits:
+            refused = self._submit(tx, submits, terms, now=terms.now)
+            submits = self._advance(tx, refused, terms.now, may_set_aside=False)
+            if any(map(_reaches_out, refused)):
+                raise FollowLater
+        self._write(tx, done, terms.now)
+        return done
 
     def steer(self, tx: Transaction, work: Work, stimulus: Stimulus) -> None:
         """Advance a locked instance by a command and write what follows; then release what was set aside.
@@ -300,6 +319,11 @@ class Advancer:
             work.has_told = bool(found or work.children)
             told += found
         stimuli_insert(tx, told)
+
+
+def _reaches_out(work: Work) -> bool:
+    """Tell whether an advance wants something done to tasks, children, signals or its gate, or has raised."""
+    return work.broken is not None or bool(work.cancels or work.instructions or work.takes) or work.pause is not None
 
 
 def _put_away(tx: Transaction, works: Sequence[Work]) -> None:

@@ -35,7 +35,7 @@ class InstanceListener:
     def tasks_changed(self, tx: Transaction, changes: Sequence[TaskChange]) -> None:
         """Store one stimulus for each change; pure inserts."""
         if changes:
-            stimuli_insert(tx, [(change.owner.instance_id, _stimulus(change)) for change in changes])
+            stimuli_insert(tx, [(change.owner.instance_id, stimulus_of(change)) for change in changes])
             tx.after_commit(self._wake)
 
     def gate_quiet(self, tx: Transaction, gate_id: bytes) -> None:
@@ -44,7 +44,8 @@ class InstanceListener:
         tx.after_commit(self._wake)
 
 
-def _stimulus(change: TaskChange) -> StoredStimulus:
+def stimulus_of(change: TaskChange) -> StoredStimulus:
+    """Say what a change of a task is to its instance."""
     step, number = change.owner.step, change.owner.round
     if change.is_late_success:
         return LateSuccess(step, number)

@@ -175,6 +175,7 @@ stimulus = Table(
     Column("outcome", kinds.word(16), comment="How the task ended; null if it did not"),
     Column("error", kinds.text(), comment="JSON: the task's error, or what else is said"),
     PrimaryKeyConstraint("held", "id", name="weave_stimulus_pk"),
+    Index("weave_stimulus_by_instance", "instance_id", "held"),
     comment="What is to be applied to an instance; that the row exists is the wake-up",
     **TABLE_OPTIONS,
 )

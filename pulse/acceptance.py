@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pulse.listener import BacklogShort
 from pulse.store.counters import backlog_take
 from pulse.submission import Submit, tasks_submit
 
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 SCARCE_SECONDS = 1.0
 _QUEUES_KEPT_MAX = 10_000
-
-
-class BacklogShort(Exception):
-    """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
 
 
 class Scarce:

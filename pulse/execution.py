@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orbit.batcher import Batcher
 from orbit.database import Pool
 from pulse.lease import Held, Progress, RenewOutcome, Resumed, Verdict, progress, release, renew, resume
+from pulse.listener import BacklogShort, FollowLater, TaskFollower
 from pulse.report import Report, ReportOutcome, report
 from pulse.start import StartCode, StartItem, StartOutcome, start
 
@@ -29,13 +30,12 @@ class Execution:
     def __init__(self, database: Database, around: Surroundings) -> None:
         self._database = database
         self._around = around
+        self.follower: TaskFollower | None = None  # registered by the composition root
         self.starts: Batcher[StartItem, StartOutcome] = Batcher(
             "start", self._batch(lambda tx, b: start(tx, b, around))
         )
         self.renewals: Batcher[Held, RenewOutcome] = Batcher("renew", self._batch(renew))
-        self.reports: Batcher[Report, ReportOutcome] = Batcher(
-            "report", self._batch(lambda tx, b: report(tx, b, around)), size=_report_bytes
-        )
+        self.reports: Batcher[Report, ReportOutcome] = Batcher("report", self._report, size=_report_bytes, lanes=2)
         self.releases: Batcher[Held, bool] = Batcher("release", self._batch(lambda tx, b: release(tx, b, around)))
         self.progresses: Batcher[Progress, None] = Batcher("progress", self._batch(_progress))
 
@@ -43,9 +43,24 @@ class Execution:
         self, work: Callable[[Transaction, Sequence[ItemT]], Sequence[OutcomeT]]
     ) -> Callable[[Sequence[ItemT]], Sequence[OutcomeT]]:
         def run(batch: Sequence[ItemT]) -> Sequence[OutcomeT]:
-            return self._database.transaction(lambda tx: work(tx, batch), pool=Pool.DISPATCH)
+            return self._run(lambda tx: work(tx, batch))
 
         return run
+
+    def _report(self, batch: Sequence[Report]) -> Sequence[ReportOutcome]:
+        """Record results, and let owners go on in the same transaction where that can be."""
+        follower = self.follower
+        if follower is not None and follower.is_willing():
+            try:
+                return self._run(lambda tx: report(tx, batch, self._around, follower))
+            except BacklogShort:
+                follower.gave_up()
+            except FollowLater:
+                pass
+        return self._run(lambda tx: report(tx, batch, self._around))
+
+    def _run(self, work: Callable[[Transaction], Sequence[OutcomeT]]) -> Sequence[OutcomeT]:
+        return self._database.transaction(work, pool=Pool.DISPATCH)
 
     def stop(self) -> None:
         """Finish what is under way in every batcher."""

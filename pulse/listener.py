@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from orbit.clock import Micros
     from orbit.database import Transaction
     from pulse.states import TaskState
 
@@ -35,6 +37,14 @@ class TaskChange(Struct, frozen=True):
     hidden: tuple[str, ...] = ()
 
 
+class BacklogShort(Exception):
+    """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
+
+
+class FollowLater(Exception):
+    """Owners can't follow their tasks' ends inside this transaction: roll back, and let them be told only."""
+
+
 class TaskListener(Protocol):
     """Told of owned tasks' changes and of quiet gates in the transaction that makes them: pure inserts, no locks."""
 
@@ -43,3 +53,22 @@ class TaskListener(Protocol):
 
     def gate_quiet(self, tx: Transaction, gate_id: bytes) -> None:
         """Take note that nothing runs any more behind a closed gate."""
+
+
+class TaskFollower(Protocol):
+    """An owner that goes on with its work in the transaction that records the results of its tasks."""
+
+    def is_willing(self) -> bool:
+        """Tell whether it is worth a try."""
+
+    def follow(
+        self, tx: Transaction, changes: Sequence[TaskChange], outputs: Mapping[bytes, bytes], *, now: Micros
+    ) -> Counter[bytes]:
+        """Take note of changes instead of the listeners, and submit what follows; `outputs` are by task.
+
+        Return the places in queues' backlogs that this needs, which the caller takes. Tasks and attempts are locked and
+        counters are not yet; it waits for no other lock than those in between. Raises FollowLater.
+        """
+
+    def gave_up(self) -> None:
+        """Hear that the places were not free, so that the transaction is run again without following."""

@@ -13,6 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from orbit.jsontext import Json, canonical, dumps
 from orbit.store.journal import EventRecord, events_insert
 from pulse import limits
 from pulse.claim import token_hash
+from pulse.listener import TaskFollower
 from pulse.policy import (
     Decision,
     Ending,
@@ -121,8 +123,13 @@ class ReportOutcome(Struct, frozen=True):
     task_state: TaskState | None = None
 
 
-def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> list[ReportOutcome]:
-    """Record a batch of results; one outcome for each, in order."""
+def report(
+    tx: Transaction, reports: Sequence[Report], around: Surroundings, follower: TaskFollower | None = None
+) -> list[ReportOutcome]:
+    """Record a batch of results; one outcome for each, in order.
+
+    With a `follower` the owners of tasks go on at once; then raises FollowLater, or BacklogShort.
+    """
     tasks, attempts = attempts_lock_with_tasks(tx, {item.attempt_id for item in reports})
     closed = [a.id for a in attempts.values() if a.state is not AttemptState.RUNNING]
     recorded = results_find(tx, closed)
@@ -165,9 +172,22 @@ def report(tx: Transaction, reports: Sequence[Report], around: Surroundings) -> 
     results_insert(tx, kept, now=now)
     if evidence:
         events_insert(tx, evidence, now=now)
-    settle(tx, list(settlements.values()), around, now=now)
+    follow = None if follower is None else partial(follower.follow, outputs=_outputs(kept), now=now)
+    settle(tx, list(settlements.values()), around, now=now, follow=follow)
     tell_late_successes(tx, late, around)
     return outcomes
+
+
+def _outputs(kept: Sequence[ResultRow]) -> dict[bytes, bytes]:
+    """Give the outputs of results that count, as `tasks.outputs_get` would read them."""
+    found = {}
+    for row in kept:
+        if row.receipt == ReceiptKind.ACCEPTED and row.outcome == Outcome.SUCCEEDED:
+            if row.output is not None:
+                found[row.task_id] = row.output
+            elif row.output_ref is not None:
+                found[row.task_id] = f'{{"output_ref":{row.output_ref}}}'.encode()
+    return found
 
 
 def _misfits(tx: Transaction, item: Report, task: LockedTask, around: Surroundings) -> list[Misfit]:

@@ -8,7 +8,7 @@ counters, last. An attempt ends at most once because its row's state is part of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from orbit.store.journal import EventRecord, events_insert
 from pulse.catalog import Catalog
 from pulse.keys import keys_release
-from pulse.listener import TaskChange, TaskListener, TaskOwner
+from pulse.listener import BacklogShort, TaskChange, TaskListener, TaskOwner
 from pulse.policy import Decision, Finish, Park, Requeue, Retry, TaskError
 from pulse.states import AttemptState, SourceKind, TaskState, WaitReason
-from pulse.store.counters import UsageMove, backlog_move, usage_move
+from pulse.store.counters import UsageMove, backlog_move, backlog_take, usage_move
 from pulse.store.gate import gates_leave
 from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.rows import LockedAttempt, LockedTask, ready_key
@@ -55,6 +55,10 @@ class Settlement(Struct, frozen=True):
     lost: int = 0
     deferred: int = 0
     released: int = 0
+
+
+# Lets owners go on with what has changed, and returns the places in backlogs that this needs.
+Follow = Callable[["Transaction", Sequence[TaskChange]], Mapping[bytes, int]]
 
 
 class Surroundings(Protocol):
@@ -98,8 +102,18 @@ def lowest_by_lane(entries: Sequence[Mapping[str, Any]]) -> dict[bytes, Micros]:
     return lowest
 
 
-def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundings, *, now: Micros) -> None:
-    """Write decisions about locked tasks and attempts, with counters, events and stimuli."""
+def settle(
+    tx: Transaction,
+    settlements: Sequence[Settlement],
+    around: Surroundings,
+    *,
+    now: Micros,
+    follow: Follow | None = None,
+) -> None:
+    """Write decisions about locked tasks and attempts, with counters, events and stimuli.
+
+    With `follow` owners go on at once instead of being told; then raises BacklogShort where places are short for that.
+    """
     if not settlements:
         return
     writes = [_held(_write(item, now=now), now=now) for item in settlements]
@@ -111,14 +125,15 @@ def settle(tx: Transaction, settlements: Sequence[Settlement], around: Surroundi
     events = [_event(tx, write, around) for write in writes if write.state in _EVENT_OF or write.is_retry]
     events_insert(tx, events, now=now)
     changes = [change for write in writes if (change := _change(tx, write, around)) is not None]
-    if changes:
+    if changes and follow is None:
         for listener in around.listeners:
             listener.tasks_changed(tx, changes)
     _verify(tx, settlements, writes, around, now=now)
     _leave_gates(tx, settlements, around)
+    places = follow(tx, changes) if changes and follow is not None else {}
     keys_release(tx, [item.task for item in settlements if item.attempt is not None], around.on_keys_free)
     usage_move(tx, _usage_moves(settlements))
-    backlog_move(tx, _backlog_moves(writes))
+    _move_backlogs(tx, _backlog_moves(writes), places)
     changed = frozenset(write.task.id for write in writes)
     ended = frozenset(item.attempt.id for item in settlements if item.attempt is not None)
     freed = dict.fromkeys((item.task.lane_id for item in settlements if item.attempt is not None), NOTHING_NEW)
@@ -274,6 +289,16 @@ def _usage_moves(settlements: Sequence[Settlement]) -> dict[bytes, UsageMove]:
             move.active -= 1
             move.leased_unstarted -= item.attempt.state is AttemptState.LEASED
     return moves
+
+
+def _move_backlogs(tx: Transaction, moves: Mapping[bytes, int], places: Mapping[bytes, int]) -> None:
+    """Give back the places of what has ended and take those of what follows, each queue's in one write."""
+    for queue_id in sorted(moves.keys() | places.keys()):
+        if queue_id in places:
+            needed = moves.get(queue_id, 0) + places[queue_id]
+            backlog_take(tx, queue_id, needed, otherwise=BacklogShort())
+        else:
+            backlog_move(tx, {queue_id: moves[queue_id]})
 
 
 def _backlog_moves(writes: Sequence[TaskWrite]) -> dict[bytes, int]:

@@ -135,7 +135,8 @@ class _InstanceRow(msgspec.Struct, frozen=True, array_like=True):
 
 _PACKED = Packed(_InstanceRow, table)
 _IS_KNOWN = table.c.format <= bindparam("newest")  # what is stored in a newer form is a newer node's
-_LOCK = Hot(
+# Locks what is free, in the order of ids.
+LOCK_FREE = Hot(
     through(select(_PACKED.column), table)
     .where(ids_in(table.c.id), _IS_KNOWN)
     .order_by(table.c.id)
@@ -173,7 +174,12 @@ def instances_lock(tx: Transaction, ids: Sequence[bytes], *, newest: int) -> lis
 
     Left out are those that somebody else has locked, and those in a newer form than `newest`.
     """
-    return [stored_of(row) for row in _PACKED.unpack(tx.rows(_LOCK, {"ids": ids, "newest": newest}))]
+    return stored_packed(tx.rows(LOCK_FREE, {"ids": ids, "newest": newest}))
+
+
+def stored_packed(rows: Sequence[Row[Any]]) -> list[Stored]:
+    """Read instances out of the rows of LOCK_FREE."""
+    return [stored_of(row) for row in _PACKED.unpack(rows)]
 
 
 def instance_lock(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,20 +17,27 @@ from orbit.database.packed import Packed
 from orbit.jsontext import dumps
 
 if TYPE_CHECKING:
+    from sqlalchemy import Row
+
     from orbit.database import Transaction
 
 
 _PACKED = Packed(Step, table, columns={"id": "step"}, nested=frozenset({"error", "log", "items", "retries"}))
-_OF_INSTANCES = Hot(through(select(table.c.instance_id, _PACKED.column), table).where(ids_in(table.c.instance_id)))
+_SELECT = through(select(table.c.instance_id, _PACKED.column), table).where(ids_in(table.c.instance_id))
+OF_INSTANCES = Hot(_SELECT)
+# Read behind the locks of the instances, it brings the clock along.
+_OF_LOCKED = Hot(_SELECT, tells_time=True)
 _NULLABLE = tuple(column.name for column in table.c if column.nullable)
 
 
 def steps_load(tx: Transaction, instance_ids: Sequence[bytes]) -> dict[bytes, dict[str, Step]]:
     """Read the entered steps of some instances, by instance and step id."""
+    return steps_of(instance_ids, tx.rows(_OF_LOCKED, {"ids": instance_ids}) if instance_ids else [])
+
+
+def steps_of(instance_ids: Collection[bytes], rows: Sequence[Row[Any]]) -> dict[bytes, dict[str, Step]]:
+    """Read steps out of the rows of OF_INSTANCES, by instance and step id."""
     found: dict[bytes, dict[str, Step]] = {identifier: {} for identifier in instance_ids}
-    if not instance_ids:
-        return found
-    rows = tx.rows(_OF_INSTANCES, {"ids": instance_ids})
     for row, step in zip(rows, _PACKED.unpack_texts([row.packed for row in rows]), strict=True):
         found[row.instance_id][step.id] = step
     return found

@@ -11,6 +11,7 @@ from definitions.graph import Graph
 from definitions.registry import VersionToStart, children_read, graph_load, version_publish, version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Order, Told
+from engine.follow import Follower
 from engine.fork import Fork, Forks
 from engine.formats import StateFormats
 from engine.listener import InstanceListener
@@ -36,7 +37,7 @@ from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.catalog import Catalog
 from pulse.claim import Assignment, Demand, claim
-from pulse.listener import TaskListener
+from pulse.listener import BacklogShort, FollowLater, TaskListener
 from pulse.placement import Seat
 from pulse.queues import QueueSettings, queue_create
 from pulse.report import Outcome, Report, ReportedError, report
@@ -108,7 +109,10 @@ class Weave:
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
-        self.controls = Controls(database, self.advancer, Told(self.changed.extend, self.runner.due_in, self._wake))
+        told = Told(self.changed.extend, self.runner.due_in, self._wake)
+        self._told = told
+        self.follower: Follower | None = None
+        self.controls = Controls(database, self.advancer, told)
         self.recoveries = Recoveries(database, self.advancer, self.controls, tasks)
         self.forks = Forks(database, self.advancer, self.controls, find, on_started=self.runner.due_in)
         self.migrations = Migrations(database, self.advancer, self.controls, find)
@@ -119,6 +123,10 @@ class Weave:
         self.starter.stop()
         self.watchers.stop()
         self.runner.stop()
+
+    def follow(self) -> None:
+        """Let instances go on in the transactions that record results, as on a node."""
+        self.follower = Follower(self.advancer, self._told)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -264,7 +272,11 @@ class Weave:
             output=None if error is not None else dumps(done.output),
             error=error,
         )
-        self.database.transaction(lambda tx: report(tx, [said], self))
+        follower = self.follower
+        try:
+            self.database.transaction(lambda tx: report(tx, [said], self, follower))
+        except (FollowLater, BacklogShort):
+            self.database.transaction(lambda tx: report(tx, [said], self))
 
     def work(self, handlers: Handlers) -> int:
         """Run what is ready; a handler that answers None keeps its task running."""

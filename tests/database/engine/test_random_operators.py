@@ -58,6 +58,8 @@ class Run:
     def __init__(self, weave: Weave, seed: int) -> None:
         self.weave = weave
         self.random = Random(seed)
+        if seed % 2:
+            weave.follow()
         weave.types = (*TYPES, "undo.a", "undo.x", "undo.y")
         for number, ahead in ((1, "do.c@1"), (2, "do.a@1"), (3, "do.c@1")):
             text = MIXED.replace("version: 1", f"version: {number}").replace("c, task: do.c@1", f"c, task: {ahead}")
