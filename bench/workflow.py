@@ -147,13 +147,10 @@ def _p99(ordered: list[float]) -> float:
 
 
 def _ended(link: Link, identifier: str) -> Any:
-    revision = ""
     while True:
-        waiting = f"?wait_seconds=30{revision}"
-        instance = link.call("GET", f"/v1/instances/{identifier}{waiting}")
+        instance = link.call("GET", f"/v1/instances/{identifier}?wait_seconds=30")
         if instance["finished_at"] is not None:
             return instance
-        revision = f"&after_revision={instance['revision']}"
 
 
 def _micros(instance: Any, name: str) -> float:

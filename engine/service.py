@@ -21,7 +21,7 @@ from engine.ports import hiding_known
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL, StepState
 from engine.store.instance_lists import instances_page
-from engine.store.instances import Filter, Place, Stored, instance_find, instances_read
+from engine.store.instances import Filter, Place, Stored, instance_find, instance_unfinished, instances_read
 from engine.store.records import history_page, values_load
 from engine.store.steps import steps_load
 from engine.task_words import TaskLook
@@ -109,6 +109,15 @@ class Instances:
                 if is_new or is_over or stored.instance.state in INSTANCE_TERMINAL:
                     return form
                 watch.wait(revision, left)
+                while after_revision is None and (seen := self._seen(namespace_id, instance_id, end)) is not None:
+                    # It has moved but not ended: what it is now need not be read for a caller who wants its end.
+                    watch.wait(seen, end - time.monotonic())
+
+    def _seen(self, namespace_id: bytes, instance_id: bytes, end: float) -> int | None:
+        """Give the revision of an instance whose end is still waited for; None if nobody need wait any more."""
+        if time.monotonic() >= end or self._watchers.is_stopping:
+            return None
+        return self._database.transaction(lambda tx: instance_unfinished(tx, namespace_id, instance_id))
 
     def instances_list(
         self,

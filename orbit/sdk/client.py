@@ -285,8 +285,7 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, 
 
     def instance_result(self, instance_id: str, *, timeout_seconds: float = RESULT_SECONDS_DEFAULT) -> Instance:
         """Wait until an instance has ended and return it; raises TimeoutError when it has not in time."""
-        return _wait(lambda wait, revision: self.get_instance(instance_id, wait_seconds=wait, after_revision=revision),
-                     timeout_seconds)  # fmt: skip
+        return _wait(lambda wait, _: self.get_instance(instance_id, wait_seconds=wait), timeout_seconds)
 
     def _control(
         self, instance_id: str, verb: str, key: str, body: dict[str, Any], expected_revision: int | None

@@ -103,6 +103,27 @@ def test_reads_see_the_writes_before_them(database: Database) -> None:
     assert database.transaction(work) == (2, [7])
 
 
+@_ODD_TEXTS
+def test_a_single_row_is_written_without_a_join(database: Database, text: str) -> None:
+    rows = [_row("before") for _ in range(2)]
+
+    def work(tx: Transaction) -> None:
+        tx.execute(_CLEAR)
+        tx.insert(event, rows)
+        tx.update_many(event, rows=[{"id": rows[0]["id"], "type": "one", "data": text}], where={"data": "before"})
+        tx.delete_many(event, [{"id": rows[1]["id"]}])
+
+    database.transaction(work)
+    found = database.transaction(lambda tx: tx.rows(select(event.c.id, event.c.type, event.c.data)))
+    assert [tuple(row) for row in found] == [(rows[0]["id"], "one", text)]
+
+    def miss(tx: Transaction) -> None:
+        tx.update_many(event, rows=[{"id": rows[0]["id"], "type": "two"}], where={"data": text + "?"})
+
+    with pytest.raises(AssertionError, match="matched 0 rows where 1"):
+        database.transaction(miss)
+
+
 def test_rows_that_may_be_missing_are_said_to_be(database: Database) -> None:
     row = _row("there")
     database.transaction(lambda tx: tx.insert(event, [row]))
