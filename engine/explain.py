@@ -154,7 +154,7 @@ def _needs_recovery(flow: Flow, instance: Instance) -> dict[str, Json]:
         text += "; what comes for it is kept until then"
     elif failed:
         names = ", ".join(step.id for step in failed[:STEPS_SHOWN])
-        text += f": step {names} has failed" if len(failed) == 1 else f": steps {names} have failed"
+        text += f" (step {names} has failed)" if len(failed) == 1 else f" (steps {names} have failed)"
     return {
         "kind": "RECOVERY",
         "text": text,

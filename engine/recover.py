@@ -130,7 +130,7 @@ class Recoveries:
 def _check_step(work: Work, decision: Decision, identifier: str) -> None:
     node, step = work.flow.nodes[identifier], work.instance.steps[identifier]
     if decision.action is Action.RETRY and decision.safety_statement is None and needs_safety_statement(node, step):
-        message = "an effect of the step is possible: say why another attempt can't repeat it"
+        message = "a retry needs a safety statement: an effect is possible, so say why another attempt can't repeat it"
         raise InvalidRequest(message, pointer="/safety_statement")
     validator = work.flow.output_validator(node)
     if decision.action is Action.COMPLETE and validator is not None:

@@ -84,6 +84,32 @@ def history(instance_id: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("instance_id", metavar="ID")
+@as_json
+def recoveries(instance_id: str, as_json: bool) -> None:
+    """List what people have decided about an instance, with the evidence, and what came too late after that."""
+    from orbit.jsontext import dumps
+    from orbit.sdk.client import Client
+
+    with Client() as client:
+        found = list(client.instance_recoveries(instance_id))
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        about = "the instance" if each.step is None else f"step {each.step}, round {each.round}"
+        click.echo(f"{each.at}  {each.action} of {about}, to revision {each.revision}")
+        click.echo(f"  by        {each.actor}: {each.reason}")
+        click.echo(f"  evidence  {dumps(each.evidence).decode()}  sha256 {each.evidence_sha256}")
+        if each.safety_statement is not None:
+            click.echo(f"  safety    {each.safety_statement}")
+        for late in each.superseded:
+            click.echo(
+                f"  too late  {late.get('recorded_at')}  {late.get('outcome')}: {dumps(late.get('output')).decode()}"
+            )
+
+
+@click.command()
+@click.argument("instance_id", metavar="ID")
 @click.option(
     "--format", "form", type=click.Choice(["svg", "mermaid"]), default="svg", show_default=True, help="What to write."
 )

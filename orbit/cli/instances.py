@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orbit.sdk.models import HistoryEntry, Instance, Step
 
 _WAIT_SECONDS = 10.0
+_UNDO = ".undo"
 _STEP_HEAD = ("STEP", "KIND", "STATE", "ROUND", "TASK OR CHILD")
 # An instance that stands here goes on only when a person acts.
 _HELD = "NEEDS_RECOVERY"
@@ -115,14 +116,23 @@ def entry_line(entry: "HistoryEntry") -> str:
 
 def summary_lines(instance: "Instance", steps: "list[Step]") -> Iterator[str]:
     """Write an instance's head, a table of its steps, and its outcome."""
-    yield f"instance  {instance.id}  {instance.workflow} version {instance.version}  {instance.state}"
+    yield f"instance  {instance.id}  {instance.workflow} version {instance.version}  {_standing(instance)}"
+    if instance.business_key is not None:
+        yield f"key       {instance.business_key}"
+    if instance.forked_from is not None:
+        yield f"fork of   {instance.forked_from}"
+    if instance.pause is not None:
+        paused = instance.pause
+        yield f"paused    {paused.get('paused_at')}  by {paused.get('by')}: {paused.get('reason')}"
     if instance.parent is not None:
         yield f"parent    {instance.parent.get('id')}  step {instance.parent.get('step')}"
     yield f"started   {instance.started_at}"
     if instance.finished_at:
         yield f"finished  {instance.finished_at}"
     yield ""
-    yield from table(_STEP_HEAD, [_step_cells(step) for step in steps])
+    # What would undo a step is of interest only where something is undone.
+    shown = [step for step in steps if instance.compensation is not None or not step.id.endswith(_UNDO)]
+    yield from table(_STEP_HEAD, [_step_cells(step) for step in shown])
     yield ""
     if instance.output is not None:
         yield f"output    {_short(instance.output)}"
@@ -138,6 +148,16 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[st
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _standing(instance: "Instance") -> str:
+    """Write a state with all that stands beside it."""
+    parts = [instance.state + ("" if instance.ending_as is None else f" as {instance.ending_as}")]
+    if instance.control not in {"", "ACTIVE"}:
+        parts.append(instance.control)
+    if instance.compensation is not None:
+        parts.append(f"compensation {instance.compensation}")
+    return "  ".join([*parts, f"revision {instance.revision}"])
 
 
 def _step_cells(step: "Step") -> tuple[str, ...]:

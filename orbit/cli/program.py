@@ -41,6 +41,7 @@ _OWN = {
     "instance.show": "orbit.cli.instances:show",
     "instance.watch": "orbit.cli.instances:watch",
     "instance.explain": "orbit.cli.instance_looks:explain",
+    "instance.recoveries": "orbit.cli.instance_looks:recoveries",
     "instance.history": "orbit.cli.instance_looks:history",
     "instance.graph": "orbit.cli.instance_looks:graph",
     "workflow.list": "orbit.cli.versions:list_",

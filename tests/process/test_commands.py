@@ -26,6 +26,16 @@ steps:
   - {id: pause, wait: {for: 100ms}}
 output: {said: "${ steps.say.output.text }"}
 """
+HELD = """
+orbit: weave/1
+workflow: held
+version: 1
+input: {type: object}
+timeout: 1h
+steps:
+  - {id: s, set: {n: 1}}
+output: {more: "${ input.missing }"}
+"""
 WORKER = """
 from orbit import Worker
 
@@ -202,6 +212,9 @@ def test_many_instances_are_decided_about_at_the_command_line(
     batch_id = out.splitlines()[0]
     listed = run("instance", "list", "--workflow", "slow", "--control", "PAUSED")[1]
     assert len(listed.splitlines()) == 4
+    one = run("show", ids[0])[1]
+    assert re.search(rf"^instance  {ids[0]}  slow version 1  RUNNING  PAUSED  revision \d+$", one, re.MULTILINE)
+    assert re.search(r"^paused    20\S+  by [0-9a-f]{32}: a look$", one, re.MULTILINE)
     shown = run(*batch, "items", batch_id)[1].splitlines()
     assert [line.split()[:4] for line in shown[1:]] == [[each, "DONE", "RUNNING", "PAUSED"] for each in ids]
     assert "reason    a look" in run(*batch, "show", batch_id)[1]
@@ -217,6 +230,16 @@ def test_many_instances_are_decided_about_at_the_command_line(
     assert code == 0
     assert run(*batch, "watch", json.loads(out)["batch"]["id"])[0] == 0
     assert {run("watch", each)[0] for each in ids} == {1}, "cancelled"
+
+    held = installation.file("held.yaml", HELD)
+    assert run("publish", held)[0] == 0
+    one = run("start", "held")[1].strip()
+    assert run("watch", one)[0] == 1
+    told = ("--reason", "the books say so", "--evidence", '{"page": 7}')
+    assert "NEEDS_RECOVERY -> SUCCEEDED" in run("instance", "recover", one, "complete", "--output", "{}", *told)[1]
+    decided = run("instance", "recoveries", one)[1]
+    assert re.search(r"^20\S+  COMPLETE of the instance, to revision 2$", decided, re.MULTILINE)
+    assert ': the books say so\n  evidence  {"page":7}  sha256 ' in decided
 
     assert run("namespace", "show")[1] == "no limit, 0 counted, revision 0\n"
     assert run("namespace", "set-limit", "1", "--reason", "a small machine")[1] == "1, revision 1\n"
