@@ -143,6 +143,10 @@ def orders(scenario: Scenario, flow: Flow, search: Search, *, runs_max: int) -> 
 def _send(scenario: Scenario, simulation: Simulation) -> None:
     for sent in scenario.signals:
         simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
+    for pause in scenario.pauses:
+        simulation.pause_at(pause.after_seconds, pause.reason)
+        if pause.for_seconds is not None:
+            simulation.resume_at(pause.after_seconds + pause.for_seconds, pause.reason)
     if scenario.cancel is not None:
         cancel = scenario.cancel
         simulation.cancel_at(cancel.after_seconds, cancel.reason, compensate=cancel.compensate)

@@ -28,11 +28,12 @@ from orbit.errors import OrbitError
 from orbit.jsontext import Json
 from orbit.schemas.soundness import with_defaults
 
-SCRIPT_KEYS = frozenset({"input", "answers", "signals", "cancel"})
+SCRIPT_KEYS = frozenset({"input", "answers", "signals", "pauses", "cancel"})
 
 _OUTCOMES = ("output", "fail", "cancelled", "refused")
 _ANSWER = Keys("an answer", frozenset({*_OUTCOMES, "after", "lost", "review", "late", "duplicate"}), {})
 _FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
+_PAUSE = Keys("a pause", frozenset({"after", "for", "reason"}), {})
 _CANCEL = Keys("`cancel`", frozenset({"after", "reason", "compensate"}), {})
 _SIGNAL = Keys("a signal", frozenset({"name", "payload", "after", "lives"}), {})
 _AFTER_SECONDS_DEFAULT = 1.0
@@ -56,6 +57,15 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
+class Pausing:
+    """Somebody pauses the instance, so many seconds after its start, and resumes it so many later; None is never."""
+
+    after_seconds: float
+    for_seconds: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sending:
     """Somebody sends a signal, so many seconds after the start; 0 is before the first step."""
 
@@ -67,11 +77,12 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run to simulate: the input with its defaults, the answers by step, signals, a cancel if there is one."""
+    """One run to simulate: the input with its defaults, the answers by step, signals, pauses, perhaps a cancel."""
 
     input: Json
     answers: Lookup[str, tuple[Answer | Refusal, ...]]
     signals: tuple[Sending, ...]
+    pauses: tuple[Pausing, ...]
     cancel: Cancellation | None
 
 
@@ -111,7 +122,30 @@ def read_scenario(fields: Fields, flow: Flow) -> Scenario:
     if failure is not None:
         place = fields.mapping.place if node is None else node.place
         fields.findings.at(Code.BAD_VALUE, place, failure.message)
-    return Scenario(value, _read_answers(fields, flow), _read_signals(fields, flow), _read_cancel(fields))
+    return Scenario(
+        input=value,
+        answers=_read_answers(fields, flow),
+        signals=_read_signals(fields, flow),
+        pauses=_read_pauses(fields),
+        cancel=_read_cancel(fields),
+    )
+
+
+def _read_pauses(fields: Fields) -> tuple[Pausing, ...]:
+    listed = fields.sequence_of("pauses")
+    read = (_read_pause(node, fields.findings) for node in (() if listed is None else listed.items))
+    return tuple(pausing for pausing in read if pausing is not None)
+
+
+def _read_pause(node: YamlNode, findings: Findings) -> Pausing | None:
+    if isinstance(node, Broken):
+        return None
+    if not isinstance(node, Mapping):
+        findings.at(Code.WRONG_TYPE, node.place, "a pause must be an object such as `{after: 2h, for: 10m}`")
+        return None
+    fields = Fields(node, _PAUSE, findings)
+    after = fields.duration("after", 0, limits.SPAN_SECONDS_MAX, required=True)
+    return Pausing(after or 0.0, _span(fields, "for"), fields.text("reason") or "paused by the script")
 
 
 def _read_signals(fields: Fields, flow: Flow) -> tuple[Sending, ...]:

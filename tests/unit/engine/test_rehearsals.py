@@ -72,6 +72,8 @@ def state_of(made: Run) -> str:
         ("input: {n: 1}\nanswers: {first: {after: 5}}\n", "BAD_DURATION", (2, 26)),
         ("input: {n: 1}\nanswers: {first: {late: 1}}\n", "WRONG_TYPE", (2, 25)),
         ("input: {n: 1}\ncancel: {reason: x}\n", "MISSING_KEY", (2, 9)),
+        ("input: {n: 1}\npauses: [{for: 1m}]\n", "MISSING_KEY", (2, 10)),
+        ("input: {n: 1}\npauses: [5m]\n", "WRONG_TYPE", (2, 10)),
         ("- 1\n", "WRONG_TYPE", (1, 1)),
         ("input: {n: 1}\ninput: {n: 1}\n", "YAML_DUPLICATE_KEY", (2, 1)),
     ],
@@ -238,3 +240,14 @@ def test_the_command_tests_and_demands_coverage(tmp_path: Path) -> None:
     file.unlink()
     nothing = CliRunner().invoke(run_tests, [str(tmp_path)])
     assert (nothing.exit_code, "no test was found" in nothing.output) == (1, True)
+
+
+def test_a_pause_keeps_results_and_lets_waits_stand_still() -> None:
+    script = "input: {n: 2}\nanswers: {first: {after: 50s}}\npauses: [{after: 10s, for: 5m}, {after: 1h%s}]\n"
+    made = played(script % ", for: 10m")
+    # The result came after 50 s and was kept until 310 s; the wait of an hour stood still for ten minutes.
+    assert (state_of(made), made.elapsed_seconds) == ("SUCCEEDED", 310 + 3600 + 600)
+    assert history(made, "first") == ["step.submitted", "step.succeeded"]
+    for_ever = played(script % "")
+    assert for_ever.outcomes is not None
+    assert (state_of(for_ever), for_ever.outcomes.instance.control) == ("RUNNING", "PAUSED")
