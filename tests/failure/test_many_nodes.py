@@ -1,7 +1,9 @@
 """Several nodes on one database: nothing lost, nothing run twice, no limit passed, every counter equal its recount."""
 
 import os
+import signal
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from orbit import Client
 from orbit.clock import SECOND
 from orbit.database import Database
-from orbit.sdk.models import StartInstance
+from orbit.sdk.models import ConfigureQueueRequest, StartInstance
 from pulse.tables import queue_usage
 from tests.support.fleet import Crew, Fleet, fleet, submit_many, task_of
 from tests.support.waiting import wait_until
@@ -154,6 +157,7 @@ def test_r045_max_concurrency_holds_over_all_nodes(database_url: str, short_fold
         assert installed.drifts() == []
 
 
+@pytest.mark.soak
 @pytest.mark.databases("mysql")
 @pytest.mark.requirement("R002")
 def test_r047_no_window_grants_more_starts_than_the_rate(database_url: str, short_folder: Path) -> None:
@@ -178,14 +182,74 @@ def test_r047_no_window_grants_more_starts_than_the_rate(database_url: str, shor
         # The same from the attempts alone, so that no window between two samples escapes.
         starts = [row.started_at for row in installed.attempts() if row.started_at is not None]
         assert len(starts) == 10 * WINDOWS
-        counted: Counter[int] = Counter()
-        window = -SECOND
-        for started_at in starts:
-            window = window if started_at < window + SECOND else started_at
-            counted[window] += 1
+        counted = windows_of(starts)
+        print(f"{len(counted)} windows, at most {max(counted.values())} Starts in one")  # noqa: T201
         assert max(counted.values()) <= 10
         assert len(counted) >= WINDOWS
         assert run_twice(installed) == []
+
+
+@pytest.mark.soak
+@pytest.mark.databases("mysql")
+@pytest.mark.requirement("R055", "R002")
+def test_r054_a_rate_lowered_while_workers_hold_leases_spends_no_attempt(database_url: str, short_folder: Path) -> None:
+    """The machine may be slow: a try in which leases ran out before the rate was lowered shows nothing."""
+    high, low = 30, 5
+    with fleet(short_folder, database_url, rate_per_second=high) as installed, installed.opened() as database:
+        nodes = [installed.node() for _ in range(3)]
+        workers = [installed.worker(nodes[n % 3], Crew(types=["work.safe"], capacity=10)) for n in range(5)]
+        client = installed.client(nodes[0])
+        submit_many(client, [task_of() for _ in range(high)], prefix="warm")
+        installed.wait_begun(high)
+        for number in range(5):
+            wait_until(lambda: not installed.open_tasks(), END_SECONDS_MAX, what="the end of the last try")
+            rate_set(client, high)
+            # Stopped for a moment, so that the rate is lowered between their leases and their Starts.
+            for worker in workers:
+                worker.signal(signal.SIGSTOP)
+            ids = submit_many(client, [task_of() for _ in range(high)], prefix=f"try-{number}")
+            wait_until(lambda: installed.task_states().get("LEASED") == high, what="a lease for each")
+            rate_set(client, low)
+            lowered_at = database.transaction(lambda tx: tx.now())
+            was_in_time = installed.task_states().get("LEASED") == high
+            for worker in workers:
+                worker.signal(signal.SIGCONT)
+            wait_until(lambda: not installed.open_tasks(), END_SECONDS_MAX, what="the end of all tasks")
+            own = [row for row in installed.attempts() if row.task_id in ids]
+            if was_in_time and all(row.number == 1 for row in own):
+                break
+        else:
+            pytest.fail("in none of five tries was the rate lowered while all leases stood")
+        assert [row.state for row in own] == ["SUCCEEDED"] * high
+        counted = windows_of([row.started_at or 0 for row in own])
+        print(f"{high} leases at a rate lowered to {low}: windows of {list(counted.values())} Starts")  # noqa: T201
+        assert max(counted.values()) == low
+        assert min(counted) >= lowered_at - SECOND
+        assert installed.drifts() == []
+
+
+def rate_set(client: Client, rate: int) -> None:
+    """Set the rate of the only queue."""
+    (queue,) = client.list_queues()
+    change = ConfigureQueueRequest(
+        expected_revision=queue.revision,
+        reason="a test",
+        paused=False,
+        max_concurrency=queue.max_concurrency,
+        rate_per_second=rate,
+        max_unfinished_tasks=queue.max_unfinished_tasks,
+    )
+    client.configure_queue(queue.id, f"rate-{queue.revision}", change)
+
+
+def windows_of(starts: Sequence[int]) -> Counter[int]:
+    """Count Starts, in order, by windows: each opens with the first Start after the end of the one before."""
+    counted: Counter[int] = Counter()
+    window = -SECOND
+    for started_at in starts:
+        window = window if started_at < window + SECOND else started_at
+        counted[window] += 1
+    return counted
 
 
 @pytest.mark.databases("mysql")

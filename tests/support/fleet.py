@@ -151,12 +151,20 @@ class Fleet:
 
 @contextmanager
 def fleet(
-    folder: Path, database_url: str, *, max_concurrency: int = 1_000, rate_per_second: int = 100_000
+    folder: Path,
+    database_url: str,
+    *,
+    max_concurrency: int = 1_000,
+    rate_per_second: int = 100_000,
+    max_unfinished_tasks: int = 100_000,
 ) -> Iterator[Fleet]:
     """Give an installation on a migrated, empty database, with a queue `main` and a credential for everything."""
     credentials = folder / "credentials.json"
     settings = QueueSettings(
-        paused=False, max_concurrency=max_concurrency, rate_per_second=rate_per_second, max_unfinished_tasks=100_000
+        paused=False,
+        max_concurrency=max_concurrency,
+        rate_per_second=rate_per_second,
+        max_unfinished_tasks=max_unfinished_tasks,
     )
     with closing(Database.open(database_url)) as database:
         wanted = Wanted(NamespaceName("tests", "default", "test"), "main", settings, worker_access=True)
