@@ -26,7 +26,14 @@ from pulse.gates import gate_close, gate_create, gate_open
 from pulse.key_limits import KeyChange, key_configure, key_view
 from pulse.listener import TaskChange, TaskOwner
 from pulse.placement import Seat
-from pulse.quotas import QuotaChange, QuotaSettings, application_configure, application_get, application_of
+from pulse.quotas import (
+    QuotaChange,
+    QuotaSettings,
+    application_configure,
+    application_get,
+    application_of,
+    permits_read,
+)
 from pulse.report import Outcome, ReceiptKind, ReportedError
 from pulse.requests import RetryPolicy
 from pulse.restore import after_restore
@@ -109,6 +116,7 @@ class World:
         self.start_ids: dict[bytes, bytes] = {}
         self.started: set[bytes] = set()
         self.limits: dict[str, int | None] = {}
+        self.quotas = QuotaSettings()
         self.fencing: dict[bytes, int] = {}
         self.reviews: Counter[bytes] = Counter()
         self.told: dict[bytes, list[TaskState]] = defaultdict(list)
@@ -207,7 +215,7 @@ class World:
     def claim(self, room: int, queues: tuple[str, ...], types: tuple[str, ...], *, is_heard: bool) -> None:
         """Claim as a node does; what is not heard of was committed by a node that died before it could tell."""
         before = {name: self.pulse.usage(self.queues[name]) for name in queues}
-        held = {key: self.held(key) for key in KEYS}
+        held, live = {key: self.held(key) for key in KEYS}, len(self.live())
         claimed = self._claimed(room, queues, types)
         self.assignments.extend(claimed)
         assert len(claimed) <= room
@@ -216,6 +224,7 @@ class World:
             assert after.active <= max(before[name].active, after.max_concurrency)
             assert not (after.paused and any(item.task.queue_id == after.queue_id for item in claimed))
         assert all(self.held(key) <= max(held[key], self.limit(key)) for key in KEYS), held
+        assert self.quotas.max_concurrency is None or len(self.live()) <= max(live, self.quotas.max_concurrency)
         if not is_heard:
             self.start_ids |= dict.fromkeys((item.attempt_id for item in claimed), b"")
 
@@ -247,9 +256,18 @@ class World:
             operation = assignment.task.operation_id or assignment.task.id
             assert assignment.fencing > self.fencing.get(operation, 0), "an earlier execution has the higher number"
             self.fencing[operation] = assignment.fencing
+            self._windows_have_room(assignment.task.queue_id)
         if not was_started:
             self.start_ids[attempt_id] = message_id
         assert (attempt_id in self.pulse.ended) is (not outcome.granted and outcome.code in _FINAL)
+
+    def _windows_have_room(self, queue_id: bytes) -> None:
+        """Whatever a window has granted before a rate was lowered, it grants nothing beyond the rate that counts."""
+        usage = self.pulse.usage(queue_id)
+        assert usage.window_used <= usage.rate_per_second
+        if self.quotas.rate_per_second is not None:
+            permits = self.pulse.database.transaction(lambda tx: permits_read(tx, [usage]))
+            assert all(quota.window_used <= self.quotas.rate_per_second for quota in permits.quotas.values())
 
     def report(self, at: int, outcome: Outcome, class_: ErrorClass, *, is_live: bool, ran: bool) -> None:
         assignment = self._assignment(at, is_live=is_live)
@@ -291,9 +309,11 @@ class World:
         pulse = self.pulse
         owner, _ = pulse.database.transaction(lambda tx: application_of(tx, pulse.namespace_id))
         own = pulse.database.transaction(lambda tx: application_get(tx, pulse.namespace_id, owner))
-        change = QuotaChange(owner, int(own["revision"]), "a test", QuotaSettings(concurrency, rate, unfinished))
+        quotas = QuotaSettings(concurrency, rate, unfinished)
+        change = QuotaChange(owner, int(own["revision"]), "a test", quotas)
         command, actor = pulse.command("application.configure"), pulse.actor()
         pulse.database.transaction(lambda tx: application_configure(tx, command, actor, change))
+        self.quotas = quotas
 
     def configure_key(self, key: str, limit: int | None) -> None:
         pulse = self.pulse
