@@ -53,8 +53,10 @@ format: $(STAMP) ## format the code and apply safe fixes
 bench: $(STAMP) databases ## measure the pipeline on a durable MySQL
 	@$(RUN) bench.pipeline
 
-soak: $(STAMP) databases ## run the long tests in full
-	@ORBIT_SOAK=1 $(RUN) pytest -n $(PYTEST_WORKERS) --dist worksteal -m soak $(PYTEST_ARGS)
+soak: $(STAMP) databases ## run the long tests in full, one after another: some hours
+	@ORBIT_SOAK=1 ORBIT_MODEL_STEPS=2000 ORBIT_CONTENTION_SECONDS=120 ORBIT_ORDER_TASKS=200000 ORBIT_FLAT_TASKS=1000000 \
+	ORBIT_HEAD_TASKS=100000 ORBIT_SEARCH_TASKS=1000000 ORBIT_OPERATOR_RUNS=1000 ORBIT_OPERATOR_SEEDS=100 \
+	$(RUN) pytest -s --timeout=0 -m soak $(PYTEST_ARGS)
 
 clean: ## remove the virtual environment and every cache of this tree
 	@rm -rf $(VENV) .cache .orbit build *.egg-info

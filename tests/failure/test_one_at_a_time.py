@@ -19,6 +19,7 @@ from pulse.tables import attempt
 from tests.support.fleet import Crew, Fleet, fleet, submit_many
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.soak
 ROUNDS = 4 if os.environ.get("ORBIT_SOAK") else 1
 LEASE_SECONDS = 30.0
 END_SECONDS_MAX = 240.0

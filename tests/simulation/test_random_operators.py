@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -145,6 +146,8 @@ def operate(simulation: Simulation, versions_: Mapping[int, Flow], operators: Op
     return simulation.run()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
 @settings(max_examples=RUNS, deadline=None)
 @given(
     made=versions(),

@@ -4,25 +4,37 @@ The statements are made of our own column names, never of input.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from sqlalchemy import text
 
 from orbit.database import Database, Transaction
+from orbit.database.connect import PATIENT
 from pulse.tables import task
 
 _CHUNK = 4_096
 
 
+@contextmanager
+def patient(database: Database) -> Iterator[Database]:
+    """Give the database without the time-outs of a node, for statements over all that was made."""
+    if database.is_sqlite:
+        yield database
+        return
+    with closing(Database.open(database.url.render_as_string(hide_password=False), PATIENT)) as opened:
+        yield opened
+
+
 def tasks_copy(database: Database, task_id: bytes, *, count: int, step_micros: int = 7) -> None:
     """Copy a task that is ready until there are `count` of it, each `step_micros` behind the other; counters follow."""
     made = 1
-    while made < count:
-        # The first rows are the pattern of all: doubled until they fill a statement, then taken again and again.
-        pattern = min(made, _CHUNK)
-        more = min(pattern, count - made)
-        database.transaction(lambda tx, at=made, more=more: _copy(tx, task_id, at * step_micros, more, step_micros))  # type: ignore[misc]
-        made += more
+    with patient(database) as opened:
+        while made < count:
+            # The first rows are the pattern of all: doubled until they fill a statement, then taken again and again.
+            pattern = min(made, _CHUNK)
+            more = min(pattern, count - made)
+            opened.transaction(lambda tx, at=made, more=more: _copy(tx, task_id, at * step_micros, more, step_micros))  # type: ignore[misc]
+            made += more
 
 
 def _copy(tx: Transaction, task_id: bytes, shift: int, more: int, step: int) -> None:

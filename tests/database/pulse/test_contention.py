@@ -21,6 +21,7 @@ from pulse.store.counters import usage_read
 from pulse.waker import keys_wake
 from tests.support.pulse import Pulse
 
+pytestmark = pytest.mark.soak
 SECONDS = float(os.environ.get("ORBIT_CONTENTION_SECONDS", "3"))
 CLAIMERS, FINISHERS, SUBMITTERS, WAKERS = 16, 16, 4, 2
 MAX_CONCURRENCY = 40

@@ -1,7 +1,8 @@
 """Claims cost the same with little and much ready, and behind whatever stands at the head of a queue.
 
 `ORBIT_FLAT_TASKS` says how many are ready in the large lane (1 000 000 is a full run), `ORBIT_HEAD_TASKS` how many are
-at the head (100 000 is). Times are compared as medians of claims that take turns; statements must be equal.
+at the head (100 000 is). Times are compared as medians of claims that take turns, in a full run by their p99 as well;
+statements must be equal.
 """
 
 import os
@@ -19,12 +20,14 @@ from pulse.claim import Demand, claim
 from pulse.gates import gate_create
 from pulse.listener import TaskOwner
 from pulse.placement import Seat
-from tests.support.bulk import tasks_copy, truncated
+from tests.support.bulk import patient, tasks_copy, truncated
 from tests.support.pulse import Pulse
 
+pytestmark = pytest.mark.soak
 READY = int(os.environ.get("ORBIT_FLAT_TASKS", "5000"))
 HEAD = int(os.environ.get("ORBIT_HEAD_TASKS", "3000"))
-ROUNDS = 100 if READY >= 100_000 else 25
+IS_FULL = READY >= 100_000
+ROUNDS = 300 if IS_FULL else 25
 BROAD: Any = {"max_concurrency": 100_000, "rate_per_second": 1_000_000, "max_unfinished_tasks": 1_000_000}
 _SLACK_SECONDS = 0.005  # what a busy machine adds to claims of a few milliseconds
 
@@ -50,10 +53,11 @@ def test_claims_stay_flat_with_much_ready(pulse: Pulse, database: Database) -> N
             database, {"little": pulse.seat(10, queue="little"), "much": pulse.seat(10, queue="much")}
         )
     assert statements["little"] == statements["much"]
-    figures = {name: (statistics.median(times), max(times[:-1])) for name, times in spent.items()}
+    figures = {name: (statistics.median(times), times[len(times) * 99 // 100 - 1]) for name, times in spent.items()}
     for name, (median, most) in figures.items():
         print(f"{name} of {READY}: claim of 10 median {median * 1e3:.2f} ms, p99 {most * 1e3:.2f} ms")  # noqa: T201
-    assert figures["much"][0] < 2 * figures["little"][0] + _SLACK_SECONDS
+    for at in (0, 1) if IS_FULL else (0,):
+        assert figures["much"][at] < 2 * figures["little"][at] + _SLACK_SECONDS
 
 
 def _in_turns(database: Database, seats: dict[str, Seat]) -> tuple[dict[str, list[float]], dict[str, set[int]]]:
@@ -111,7 +115,8 @@ def test_a_head_that_can_not_run_costs_a_claim_nothing(
             database.transaction(lambda tx: gate_create(tx, gate_id, namespace_id=pulse.namespace_id))
         owner = None if gate_id is None else TaskOwner(gate_id, "a", 1)
         tasks_copy(database, pulse.submit(type=type_, owner=owner, gate_id=gate_id), count=HEAD)
-        database.transaction(lambda tx: head(tx, queue_id))
+        with patient(database) as opened:
+            opened.transaction(lambda tx: head(tx, queue_id))
         for queue in ("main", "bare"):
             tasks_copy(database, pulse.submit(queue=queue), count=12 * ROUNDS)
         _analyze(database)

@@ -18,6 +18,7 @@ from orbit.database import Database
 from tests.support.pulse_invariants import Watch
 from tests.support.pulse_world import LIVES, MOVES, NAMES, World
 
+pytestmark = pytest.mark.soak
 STEPS = int(os.environ.get("ORBIT_MODEL_STEPS", "120"))
 STEPS_A_STORY = 40
 SEED = int(os.environ.get("ORBIT_MODEL_SEED", str(random.randrange(2**32))))

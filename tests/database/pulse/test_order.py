@@ -34,6 +34,7 @@ def rounds_until(pulses: list[Pulse], wanted: set[bytes], *, nodes: int) -> int:
     raise AssertionError("they are never claimed")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.requirement("R092")
 def test_r093_ten_tasks_of_one_application_are_out_within_one_round(
@@ -51,6 +52,7 @@ def test_r093_ten_tasks_of_one_application_are_out_within_one_round(
     print(f"{TASKS} of one application, 10 of another, {nodes} nodes: all ten within 1 round of {2 * ROOM}")  # noqa: T201
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_r092_ten_tasks_of_one_fairness_key_are_out_within_one_round(
     pulse: Pulse, database: Database, nodes: int

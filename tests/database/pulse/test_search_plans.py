@@ -6,7 +6,7 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from sqlalchemy.engine import Engine
 
 from orbit.clock import SECOND
 from orbit.database import Database, Transaction
-from orbit.database.connect import PATIENT
 from pulse.claim import Demand, claim
 from pulse.doctor import examine
 from pulse.key_limits import key_view
@@ -23,9 +22,10 @@ from pulse.states import SourceKind, TaskState
 from pulse.store.search import TaskFilter, tasks_choose
 from pulse.tasks import attempts_list, task_explain, task_get, tasks_list
 from pulse.waker import keys_wake, lines_sweep
-from tests.support.bulk import tasks_copy, truncated
+from tests.support.bulk import patient, tasks_copy, truncated
 from tests.support.pulse import Pulse
 
+pytestmark = pytest.mark.soak
 TASKS = int(os.environ.get("ORBIT_SEARCH_TASKS", "1000000" if os.environ.get("ORBIT_SOAK") else "100000"))
 LARGE = {"pulse_task", "pulse_ready", "pulse_key_line", "pulse_label"}
 BROAD: Any = {"max_concurrency": 100_000, "rate_per_second": 1_000_000, "max_unfinished_tasks": 1_000_000}
@@ -67,15 +67,13 @@ def plans(database: Database, statement: str, parameters: Any) -> list[dict[str,
 
 @pytest.mark.databases("mariadb", "mysql")
 @pytest.mark.timeout(3600)
-def test_r190_no_question_about_tasks_walks_over_all_of_them(
-    pulse: Pulse, database: Database, database_url: str
-) -> None:
+def test_r190_no_question_about_tasks_walks_over_all_of_them(pulse: Pulse, database: Database) -> None:
     with truncated(database):
         _ask(pulse, database)
         # The doctor does look at every row, but at each of them once.
         began = time.perf_counter()
-        with closing(Database.open(database_url, PATIENT)) as patient:
-            assert examine(patient) == []
+        with patient(database) as opened:
+            assert examine(opened) == []
         print(f"{TASKS} tasks recounted in {time.perf_counter() - began:.1f} s")  # noqa: T201
 
 
