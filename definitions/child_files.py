@@ -14,19 +14,29 @@ from definitions import limits
 from definitions.bounds import NOTHING
 from definitions.children import Child, ChildName, child_of
 from definitions.compiler import Compiled, compile_definition
+from definitions.graph import Graph
 
 _SUFFIXES = frozenset({".yaml", ".yml"})
 
 
+# The graphs of a definition's children, those of children too, by workflow and version.
+Family = dict[tuple[str, int], Graph]
+
+
 def compile_file(file: Path, others: Iterable[Path] = ()) -> Compiled:
     """Compile a definition file with the children that its steps name. Raises OSError if a file can't be read."""
+    return compile_family(file, others)[0]
+
+
+def compile_family(file: Path, others: Iterable[Path] = ()) -> tuple[Compiled, Family]:
+    """Compile a definition file and give its children's graphs too. Raises OSError if a file can't be read."""
     data = file.read_bytes()
     compiled = compile_definition(data)
     if not compiled.wanted:
-        return compiled
+        return compiled, {}
     files = {path.resolve() for path in (*others, *_beside(file)) if path.stat().st_size <= limits.SOURCE_BYTES_MAX}
     finder = _Finder({file.resolve(): compiled, **{path: compile_definition(path.read_bytes()) for path in files}})
-    return compile_definition(data, finder.children_of(file.resolve()))
+    return compile_definition(data, finder.children_of(file.resolve())), finder.family
 
 
 def _beside(file: Path) -> Iterator[Path]:
@@ -41,6 +51,7 @@ class _Finder:
         self._done: dict[Path, Child | None] = {}
         self._open: list[Path] = []
         self._circular: set[Path] = set()
+        self.family: Family = {}
 
     def children_of(self, path: Path) -> dict[ChildName, Child]:
         """Find the children that a file names, as far as there are files for them."""
@@ -68,6 +79,8 @@ class _Finder:
             if compiled.wanted:
                 compiled = compile_definition(path.read_bytes(), self.children_of(path))
             child = None if compiled.graph is None else child_of(compiled.graph)
+            if compiled.graph is not None:
+                self.family[compiled.graph.workflow, compiled.graph.version] = compiled.graph
             self._done[path] = self._circle(path) if path in self._circular else child
         return self._done[path]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from definitions.findings import Finding
     from engine.coverage import Item
     from engine.flow import Flow
+    from engine.playing import Line
     from engine.rehearsal import Run
-    from engine.script import Scenario
+    from engine.script import Library, Scenario
     from orbit.jsontext import Json
 
 _SUFFIX = ".test.yaml"
@@ -51,8 +52,8 @@ def simulate(
     from engine.rehearsal import read_script, run
     from engine.script import AnswerMissing
 
-    flow = _flow(file, others)
-    scenario, findings = read_script(script.read_bytes(), flow)
+    flow, library = _flow(file, others)
+    scenario, findings = read_script(script.read_bytes(), flow, library)
     if scenario is None:
         _refuse(script, findings)
     if runs_max is not None:
@@ -88,11 +89,12 @@ def test(paths: tuple[Path, ...], min_coverage: int, others: tuple[Path, ...]) -
     A test file names its `workflow` and lists `tests`, each with `name`, `input`, `answers` and `expect`. Ends with 1
     if a test fails, a file has mistakes, or too little is covered.
     """
-    from definitions.child_files import compile_file
+    from definitions.child_files import compile_family
     from engine.flow import Flow
     from engine.rehearsal import definition_of, differences, read_rehearsals, run
 
     failed = ran = 0
+    of_children: defaultdict[tuple[str, int], set[Item]] = defaultdict(set)
     covered: dict[Path, tuple[Path, Flow, set[Item]]] = {}  # two test files of one definition count together
     for file in _test_files(paths or (Path(),)):
         text = file.read_bytes()
@@ -100,24 +102,29 @@ def test(paths: tuple[Path, ...], min_coverage: int, others: tuple[Path, ...]) -
         if definition is None:
             failed += _show(file, findings)
             continue
-        compiled = compile_file(definition, others)
+        compiled, family = compile_family(definition, others)
         if compiled.graph is None:
             failed += _show(definition, compiled.findings)
             continue
         _, flow, items = covered.setdefault(definition.resolve(), (definition, Flow(compiled.graph), set()))
-        rehearsals, findings = read_rehearsals(text, flow)
+        library = {name: Flow(graph) for name, graph in family.items()}
+        rehearsals, findings = read_rehearsals(text, flow, library)
         if findings:
             failed += _show(file, findings)
             continue
         for rehearsal in rehearsals:
             made = run(rehearsal.scenario, flow)
             items |= made.covered(flow)
+            for child in made.family():
+                of_children[_identity(child.flow)] |= child.run.covered(child.flow)
             wrong = differences(rehearsal.expected, made)
             ran += 1
             failed += bool(wrong)
             click.echo(f"{'FAILED' if wrong else 'ok':7}{file}: {rehearsal.name}")
             for line in wrong:
                 click.echo(f"       {line}")
+    for _, flow, items in covered.values():
+        items.update(of_children[_identity(flow)])  # what it did as a child counts for its own tests too
     if not ran and not failed:
         click.echo(f"no test was found: test files are named *{_SUFFIX}", err=True)
         sys.exit(1)
@@ -167,14 +174,14 @@ def _test_files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def _flow(file: Path, others: tuple[Path, ...]) -> Flow:
-    from definitions.child_files import compile_file
+def _flow(file: Path, others: tuple[Path, ...]) -> tuple[Flow, Library]:
+    from definitions.child_files import compile_family
     from engine.flow import Flow
 
-    compiled = compile_file(file, others)
+    compiled, family = compile_family(file, others)
     if compiled.graph is None:
         _refuse(file, compiled.findings)
-    return Flow(compiled.graph)
+    return Flow(compiled.graph), {name: Flow(graph) for name, graph in family.items()}
 
 
 def _refuse(file: Path, findings: Iterable[Finding]) -> NoReturn:
@@ -213,9 +220,10 @@ def _print_run(made: Run, flow: Flow) -> None:
     from orbit.jsontext import dumps
 
     assert made.outcomes is not None
-    for line in made.outcomes.trace:
-        data = dumps(dict(line.entry.data)).decode() if line.entry.data else ""
-        click.echo(f"{line.at_seconds:12.3f}  {line.entry.kind:24} {line.entry.step or '':16} {data}".rstrip())
+    for at_seconds, line, family in _lines(made):
+        entry = line.entry
+        data = dumps(dict(entry.data)).decode() if entry.data else ""
+        click.echo(f"{at_seconds:12.3f}  {entry.kind:24} {family + (entry.step or ''):16} {data}".rstrip())
     instance = made.outcomes.instance
     tasks = sum(made.tasks.values())
     click.echo(f"{instance.state} after {format_duration(made.elapsed_seconds)} with {tasks} tasks")
@@ -225,21 +233,46 @@ def _print_run(made: Run, flow: Flow) -> None:
         click.echo(f"output: {dumps(_shown(flow, made.outcomes.output)).decode()}")
 
 
+def _lines(made: Run, family: str = "", since_seconds: float = 0.0) -> list[tuple[float, Line, str]]:
+    """List all that happened, in children too, in its order; the steps that lead to a child stand before its own."""
+    from orbit.clock import SECOND
+
+    assert made.outcomes is not None
+    found = [(since_seconds + line.at_seconds, line, family) for line in made.outcomes.trace]
+    for child in made.children:
+        assert child.run.outcomes is not None
+        later = (child.run.outcomes.instance.started_at - made.outcomes.instance.started_at) / SECOND
+        found += _lines(child.run, f"{family}{child.step}/", since_seconds + later)
+    return sorted(found, key=lambda entry: entry[1].order)
+
+
+def _identity(flow: Flow) -> tuple[str, int]:
+    return flow.graph.workflow, flow.graph.version
+
+
 def _print_json(made: Run, flow: Flow) -> None:
     from orbit.jsontext import dumps
 
+    click.echo(dumps(_report(made, flow)).decode())
+
+
+def _report(made: Run, flow: Flow) -> dict[str, Json]:
     assert made.outcomes is not None
     instance = made.outcomes.instance
     trace = [
         {"at_seconds": line.at_seconds, "kind": line.entry.kind, "step": line.entry.step, "data": dict(line.entry.data)}
         for line in made.outcomes.trace
     ]
-    report = {
+    return {
         "state": instance.state.value,
         "error": None if instance.error is None else instance.error.to_json(),
         "output": _shown(flow, made.outcomes.output),
         "tasks": made.tasks,
         "elapsed_seconds": made.elapsed_seconds,
         "trace": trace,
+        "children": [
+            {"step": child.step, "workflow": child.flow.graph.workflow, "version": child.flow.graph.version}
+            | _report(child.run, child.flow)
+            for child in made.children
+        ],
     }
-    click.echo(dumps(report).decode())

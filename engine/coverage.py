@@ -9,7 +9,7 @@ from definitions.graph import BranchSpec, Graph, JoinSpec, PollSpec, SignalSpec
 from engine import joining, polling, signals
 from engine.flow import is_undoing, undone_step
 from engine.items import own_name
-from engine.simulator import Line
+from engine.playing import Line
 from engine.states import StepReason
 
 # A step has run if its history has one of these: what was skipped, or cancelled before it began, has none.

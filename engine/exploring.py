@@ -17,11 +17,14 @@ from dataclasses import replace as replace_field
 
 import msgspec
 
+from engine.command import SubmitTask
 from engine.flow import Flow
-from engine.simulator import Happening, Outcomes, Script, Simulation
+from engine.kinship import told_up
+from engine.playing import Answer, Happening, Outcomes, OwnRun, Playing, Script
+from engine.simulator import Simulation
 from engine.states import StepState
 from engine.stimulus import ReviewClosed, ReviewOpened, Stimulus, TaskEnded
-from orbit.clock import Micros
+from orbit.clock import Micros, seconds
 from orbit.jsontext import Json
 
 # Chooses one of so many; the bytes say where, so that the same place is recognised.
@@ -58,6 +61,22 @@ class Ordered(Simulation):
         self.events: list[str] = []
         self._choice = choice
         self._next: Happening | None = None
+
+    def _bear(self, command: SubmitTask, own: OwnRun) -> None:
+        """Play a child as a task that takes as long as the child does alone: only the orders of this workflow vary."""
+        child = self._child(command, own)
+        born = child.instance
+        outcomes = Simulation.run(child)
+        told = told_up(self._kin(command), born, outcomes.instance, child.flow)
+        ended = next((each for each in told if isinstance(each, TaskEnded)), None)
+        last = outcomes.trace[-1].at_seconds if outcomes.trace else 0.0
+        if ended is not None:
+            self._answered(command, Answer(ended.outcome, outcomes.output, ended.error, after_seconds=last))
+            return
+        self._link(command.step)
+        self._tasks[command.step, command.round] = Playing(Answer(), command.deadline_at, is_child=True)
+        for each in told:  # it waits for a person, and so does its step
+            self.happen(self._now + seconds(last), each)
 
     def _next_happening(self) -> Micros | None:
         """Choose; a happening comes now, and None lets the next timer fire."""

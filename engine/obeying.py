@@ -14,17 +14,8 @@ from engine.admission import Entrant, adopt
 from engine.batch import Advancer, Work, is_set_aside
 from engine.flow import Flow
 from engine.instance import Instance
-from engine.pausing import PAUSABLE
-from engine.states import INSTANCE_TERMINAL
-from engine.stimulus import (
-    CancelRequested,
-    Instructed,
-    Instruction,
-    PauseRequested,
-    ResumeRequested,
-    Started,
-    Stimulus,
-)
+from engine.kinship import command_of
+from engine.stimulus import Instructed, Started, Stimulus
 from engine.store.business_keys import BusinessKey, business_keys_lock
 from engine.store.instances import Stored, instance_find, instances_lock, instances_read
 from engine.store.steps import steps_load
@@ -63,7 +54,9 @@ def obey(tx: Transaction, advancer: Advancer, entry: Pending) -> Work | None:
         command = Started()
         adopt(tx, [Entrant(origin.namespace_id, origin.workflow, instance.id, key, takes=frozenset(flow.signals))])
     elif isinstance(entry.stimulus, Instructed):
-        command = _command(tx, advancer, stored, entry.stimulus)
+        command = command_of(
+            entry.stimulus, instance, lambda: _parent(tx, stored), lambda: advancer.close_gate(tx, stored)
+        )
     if command is None:
         return None
     steps = steps_load(tx, [instance.id])[instance.id]
@@ -77,25 +70,6 @@ def _key_of(tx: Transaction, instance_id: bytes) -> BusinessKey:
     stored = instances_read(tx, [instance_id])[instance_id]
     assert stored.instance.business_key is not None, "only a child with a key begins alone"
     return BusinessKey(stored.origin.namespace_id, stored.origin.workflow, stored.instance.business_key)
-
-
-def _command(tx: Transaction, advancer: Advancer, stored: Stored, said: Instructed) -> Stimulus | None:
-    """Make a command of an instruction; None if it does not fit, or is so already."""
-    instance = stored.instance
-    if said.instruction is Instruction.CANCEL:
-        is_over = instance.state in INSTANCE_TERMINAL
-        return None if is_over else CancelRequested(said.reason, said.by, said.compensate)
-    parent = _parent(tx, stored)
-    if parent.pause is None:
-        is_with_parent = instance.pause is not None and instance.pause.with_parent
-        return ResumeRequested("its parent goes on", None, from_parent=True) if is_with_parent else None
-    if instance.state not in PAUSABLE:
-        return None
-    known = None if instance.pause is None else instance.pause.parent_paused_at
-    if known == parent.pause.paused_at:
-        return None
-    in_flight = 0 if instance.pause is not None else advancer.close_gate(tx, stored)
-    return PauseRequested(in_flight, parent.pause.reason, parent.pause.by, parent.pause.paused_at)
 
 
 def _parent(tx: Transaction, stored: Stored) -> Instance:

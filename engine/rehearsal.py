@@ -7,6 +7,7 @@ expected, but for one thing: a run that the script leaves without an answer has 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping as Lookup
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +16,16 @@ from definitions.codes import Code
 from definitions.duration import format_duration
 from definitions.fields import Fields, Keys
 from definitions.findings import Finding, Findings
+from definitions.graph import ChildSpec
 from definitions.hints import did_you_mean
 from definitions.source import Source
 from definitions.yaml_tree import Broken, Mapping, YamlNode, read_yaml, to_json
 from engine.coverage import Item, covered_by, path_of
 from engine.exploring import Choice, Order, Ordered, Search, explore
 from engine.flow import Flow
-from engine.script import SCRIPT_KEYS, AnswerMissing, Scenario, Script, read_scenario
-from engine.simulator import Outcomes, Simulation
+from engine.playing import Outcomes
+from engine.script import SCRIPT_KEYS, AnswerMissing, Library, Scenario, Script, read_scenario
+from engine.simulator import Simulation
 from engine.states import INSTANCE_TERMINAL, InstanceState, StepState
 from orbit.clock import SECOND
 from orbit.jsontext import Json, canonical
@@ -30,16 +33,23 @@ from orbit.jsontext import Json, canonical
 _SCRIPT = Keys("a script", SCRIPT_KEYS, {})
 _FILE = Keys("a test file", frozenset({"workflow", "tests"}), {})
 _TEST = Keys("a test", SCRIPT_KEYS | {"name", "expect"}, {})
-_EXPECT = Keys("`expect`", frozenset({"state", "error", "output", "path", "steps", "cases", "tasks", "time"}), {})
+_EXPECT = Keys(
+    "`expect`", frozenset({"state", "error", "output", "path", "steps", "cases", "tasks", "time", "children"}), {}
+)
 _TIME = Keys("`time`", frozenset({"min", "max"}), {})
+NO_CHILDREN: Library = {}
 
-# A running instance is one that the simulator can still move, so a run never ends with these.
-_STATES = tuple(state.value for state in InstanceState if state in INSTANCE_TERMINAL | {InstanceState.NEEDS_RECOVERY})
+# How a run can end: by itself, or where only a person can go on. RUNNING is a parent whose child waits for one.
+_ENDS = INSTANCE_TERMINAL | {InstanceState.NEEDS_RECOVERY, InstanceState.RUNNING}
+_STATES = tuple(state.value for state in InstanceState if state in _ENDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What a run has to show; None is not looked at. `tasks` counts all, or by step; times in seconds."""
+    """What a run has to show; None is not looked at. `tasks` counts all, or by step; times in seconds.
+
+    `children` says it by step of those that run by their own definitions, of several the last.
+    """
 
     state: str | None = None
     error: str | None = None
@@ -49,6 +59,7 @@ class Expectations:
     cases: dict[str, Json] | None = None
     tasks: int | dict[str, Json] | None = None
     time: tuple[float, float] | None = None
+    children: Lookup[str, Expectations] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +80,33 @@ class Run:
     missing: str | None
     elapsed_seconds: float
     tasks_of_items: dict[str, int] = field(default_factory=dict)
+    children: tuple[ChildRun, ...] = ()
 
     def covered(self, flow: Flow) -> frozenset[Item]:
         """List what the run has covered."""
         return frozenset() if self.outcomes is None else covered_by(flow.graph, self.outcomes.trace)
 
+    def family(self) -> Iterator[ChildRun]:
+        """Give all children that ran by their own definitions, each before its own."""
+        for child in self.children:
+            yield child
+            yield from child.run.family()
 
-def read_script(text: bytes, flow: Flow) -> tuple[Scenario | None, tuple[Finding, ...]]:
+
+@dataclass(frozen=True, slots=True)
+class ChildRun:
+    """A child that ran by its own definition."""
+
+    step: str
+    flow: Flow
+    run: Run
+
+
+def read_script(text: bytes, flow: Flow, library: Library = NO_CHILDREN) -> tuple[Scenario | None, tuple[Finding, ...]]:
     """Read a script file: a scenario without expectations, or what is wrong with it."""
     tree, findings = _open(text)
     fields = None if tree is None else Fields(tree, _SCRIPT, findings)
-    scenario = None if fields is None else read_scenario(fields, flow)
+    scenario = None if fields is None else read_scenario(fields, flow, library)
     return (None if findings else scenario), findings.sorted()
 
 
@@ -99,7 +126,9 @@ def definition_of(text: bytes, file: Path) -> tuple[Path | None, tuple[Finding, 
     return path, ()
 
 
-def read_rehearsals(text: bytes, flow: Flow) -> tuple[list[Rehearsal], tuple[Finding, ...]]:
+def read_rehearsals(
+    text: bytes, flow: Flow, library: Library = NO_CHILDREN
+) -> tuple[list[Rehearsal], tuple[Finding, ...]]:
     """Read the tests of a file; with findings, none of them should be run."""
     tree, findings = _open(text)
     rehearsals: list[Rehearsal] = []
@@ -107,7 +136,7 @@ def read_rehearsals(text: bytes, flow: Flow) -> tuple[list[Rehearsal], tuple[Fin
         listed = Fields(tree, _FILE, findings).sequence_of("tests", required=True)
         for node in () if listed is None else listed.items:
             if isinstance(node, Mapping):
-                rehearsals.append(_read_rehearsal(Fields(node, _TEST, findings), flow))
+                rehearsals.append(_read_rehearsal(Fields(node, _TEST, findings), flow, library))
             elif not isinstance(node, Broken):
                 findings.at(Code.WRONG_TYPE, node.place, "a test must be an object with `name`, `answers` and `expect`")
     return rehearsals, findings.sorted()
@@ -117,16 +146,25 @@ def run(scenario: Scenario, flow: Flow) -> Run:
     """Run a scenario in virtual time."""
     script = Script(scenario)
     simulation = Simulation(flow, script, input_value=scenario.input)
-    _send(scenario, simulation)
+    scenario.send(simulation)
     try:
         outcomes = simulation.run()
     except AnswerMissing as missing:
         return Run(None, dict(script.accepted), missing.step, 0.0)
+    return _made(outcomes, script)
+
+
+def _made(outcomes: Outcomes, script: Script) -> Run:
     instance = outcomes.instance
     ended_at = instance.finished_at
     last = outcomes.trace[-1].at_seconds if outcomes.trace else 0.0
     elapsed = last if ended_at is None else (ended_at - instance.started_at) / SECOND
-    return Run(outcomes, dict(script.accepted), None, elapsed, dict(script.accepted_of_items))
+    children = []
+    for child in outcomes.children:
+        assert isinstance(child.script, Script), "it was made of a scenario"
+        children.append(ChildRun(child.step, child.flow, _made(child.outcomes, child.script)))
+    items = dict(script.accepted_of_items)
+    return Run(outcomes, dict(script.accepted), None, elapsed, items, tuple(children))
 
 
 def orders(scenario: Scenario, flow: Flow, search: Search, *, runs_max: int) -> Iterator[Order]:
@@ -134,22 +172,10 @@ def orders(scenario: Scenario, flow: Flow, search: Search, *, runs_max: int) -> 
 
     def prepare(choice: Choice) -> Ordered:
         simulation = Ordered(flow, Script(scenario), choice, input_value=scenario.input)
-        _send(scenario, simulation)
+        scenario.send(simulation)
         return simulation
 
     return explore(prepare, search, runs_max=runs_max)
-
-
-def _send(scenario: Scenario, simulation: Simulation) -> None:
-    for sent in scenario.signals:
-        simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
-    for pause in scenario.pauses:
-        simulation.pause_at(pause.after_seconds, pause.reason)
-        if pause.for_seconds is not None:
-            simulation.resume_at(pause.after_seconds + pause.for_seconds, pause.reason)
-    if scenario.cancel is not None:
-        cancel = scenario.cancel
-        simulation.cancel_at(cancel.after_seconds, cancel.reason, compensate=cancel.compensate)
 
 
 def differences(expected: Expectations, made: Run) -> list[str]:
@@ -186,6 +212,12 @@ def differences(expected: Expectations, made: Run) -> list[str]:
         low, high = map(format_duration, expected.time)
         wanted = low if low == high else f"{low} to {high}"
         found.append(f"time: expected {wanted}, got {format_duration(made.elapsed_seconds)}")
+    last = {child.step: child.run for child in made.children}
+    for step, inner in expected.children.items():
+        if step in last:
+            found += (f"child {step}: {line}" for line in differences(inner, last[step]))
+        else:
+            found.append(f"child {step}: it did not run by its own definition")
     return found
 
 
@@ -207,15 +239,17 @@ def _open(text: bytes) -> tuple[Mapping | None, Findings]:
     return tree, findings
 
 
-def _read_rehearsal(fields: Fields, flow: Flow) -> Rehearsal:
+def _read_rehearsal(fields: Fields, flow: Flow, library: Library) -> Rehearsal:
     name = fields.text("name", required=True, characters_max=limits.TITLE_CHARACTERS_MAX)
-    scenario = read_scenario(fields, flow)
+    scenario = read_scenario(fields, flow, library)
     mapping = fields.mapping_of("expect", required=True)
-    expected = Expectations() if mapping is None else _read_expected(Fields(mapping, _EXPECT, fields.findings), flow)
+    expected = Expectations()
+    if mapping is not None:
+        expected = _read_expected(Fields(mapping, _EXPECT, fields.findings), flow, library)
     return Rehearsal(name or "", scenario, expected)
 
 
-def _read_expected(fields: Fields, flow: Flow) -> Expectations:
+def _read_expected(fields: Fields, flow: Flow, library: Library) -> Expectations:
     output = fields.node("output")
     path = fields.sequence_of("path")
     if path is not None:
@@ -230,7 +264,25 @@ def _read_expected(fields: Fields, flow: Flow) -> Expectations:
         cases=_by_step(fields, "cases", flow),
         tasks=_tasks(fields, flow),
         time=_time(fields),
+        children=_children(fields, flow, library),
     )
+
+
+def _children(fields: Fields, flow: Flow, library: Library) -> dict[str, Expectations]:
+    mapping = fields.mapping_of("children")
+    found: dict[str, Expectations] = {}
+    for step, (key, node) in ({} if mapping is None else mapping.entries).items():
+        spec = flow.nodes[step].spec if step in flow.nodes or flow.knows(step) else None
+        child = library.get((spec.workflow, spec.version)) if isinstance(spec, ChildSpec) else None
+        if child is None:
+            names_of_children = [name for name, other in flow.nodes.items() if isinstance(other.spec, ChildSpec)]
+            message = f"there is no step `{step[:80]}` with a child workflow"
+            fields.findings.at(Code.UNKNOWN_STEP, key.place, message, did_you_mean(step, names_of_children))
+        elif isinstance(node, Mapping):
+            found[step] = _read_expected(Fields(node, _EXPECT, fields.findings), child, library)
+        else:
+            fields.findings.at(Code.WRONG_TYPE, node.place, "what is expected of a child must be an object")
+    return found
 
 
 def _by_step(fields: Fields, name: str, flow: Flow) -> dict[str, Json] | None:

@@ -21,8 +21,9 @@ from engine.command import SubmitTask
 from engine.flow import Flow
 from engine.instance import Failure
 from engine.items import own_name
+from engine.playing import Answer, OwnRun, Refusal
 from engine.scope import schema_failure
-from engine.simulator import SIGNAL_LIVES_SECONDS, Answer, Refusal
+from engine.simulator import SIGNAL_LIVES_SECONDS, Simulation
 from engine.stimulus import Outcome
 from orbit.errors import OrbitError
 from orbit.jsontext import Json
@@ -30,13 +31,19 @@ from orbit.schemas.soundness import with_defaults
 
 SCRIPT_KEYS = frozenset({"input", "answers", "signals", "pauses", "cancel"})
 
-_OUTCOMES = ("output", "fail", "cancelled", "refused")
-_ANSWER = Keys("an answer", frozenset({*_OUTCOMES, "after", "lost", "review", "late", "duplicate"}), {})
+_OUTCOMES = ("output", "fail", "cancelled", "refused", "run")
+_TIMES = ("after", "lost", "review", "late", "late_success", "duplicate")
+_ANSWER = Keys("an answer", frozenset({*_OUTCOMES, *_TIMES}), {})
+_RUN = Keys("`run`", SCRIPT_KEYS - {"input"}, {}, {"input": "leave it out: the step gives the child its input"})
 _FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
 _PAUSE = Keys("a pause", frozenset({"after", "for", "reason"}), {})
 _CANCEL = Keys("`cancel`", frozenset({"after", "reason", "compensate"}), {})
 _SIGNAL = Keys("a signal", frozenset({"name", "payload", "after", "lives"}), {})
 _AFTER_SECONDS_DEFAULT = 1.0
+
+
+# The flows of all children that a definition has, those of children too, by workflow and version.
+Library = Lookup[tuple[str, int], Flow]
 
 
 class AnswerMissing(Exception):
@@ -80,41 +87,55 @@ class Scenario:
     """One run to simulate: the input with its defaults, the answers by step, signals, pauses, perhaps a cancel."""
 
     input: Json
-    answers: Lookup[str, tuple[Answer | Refusal, ...]]
+    answers: Lookup[str, tuple[Answer | Refusal | OwnRun, ...]]
     signals: tuple[Sending, ...]
     pauses: tuple[Pausing, ...]
     cancel: Cancellation | None
+
+    def send(self, simulation: Simulation) -> None:
+        """Let a simulation get what comes from outside."""
+        for sent in self.signals:
+            simulation.signal_at(sent.after_seconds, sent.name, sent.payload, lives_seconds=sent.lives_seconds)
+        for pause in self.pauses:
+            simulation.pause_at(pause.after_seconds, pause.reason)
+            if pause.for_seconds is not None:
+                simulation.resume_at(pause.after_seconds + pause.for_seconds, pause.reason)
+        if self.cancel is not None:
+            cancel = self.cancel
+            simulation.cancel_at(cancel.after_seconds, cancel.reason, compensate=cancel.compensate)
 
 
 class Script:
     """The answers of one scenario, as a simulation asks for them; used once. `accepted` counts the tasks by step.
 
-    `accepted_of_items` counts those of single items once more.
+    `accepted_of_items` counts those of single items once more. `family` are the steps that lead to a child, each with a
+    slash behind it.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, family: str = "") -> None:
+        self._family = family
         self._answers = scenario.answers
         self._asked: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
         self.accepted_of_items: Counter[str] = Counter()
 
-    def __call__(self, command: SubmitTask) -> Answer | Refusal:
+    def __call__(self, command: SubmitTask) -> Answer | Refusal | OwnRun:
         """Answer one submission. Raises AnswerMissing."""
         # What is said of one item counts for it alone; what is said of a step counts for every item from the beginning.
         own = own_name(command.step)
         listed = self._answers.get(command.step) or self._answers.get(own)
         if not listed:
-            raise AnswerMissing(command.step)
+            raise AnswerMissing(f"{self._family}{command.step}")
         answer = listed[min(self._asked[command.step], len(listed) - 1)]
         self._asked[command.step] += 1
-        if isinstance(answer, Answer):
+        if not isinstance(answer, Refusal):
             self.accepted[own] += 1
             if own != command.step:
                 self.accepted_of_items[command.step] += 1
         return answer
 
 
-def read_scenario(fields: Fields, flow: Flow) -> Scenario:
+def read_scenario(fields: Fields, flow: Flow, library: Library) -> Scenario:
     """Read the keys of a script out of a mapping; findings tell what is wrong, and then it must not be run."""
     node = fields.node("input")
     value = with_defaults(flow.graph.input_schema, {} if node is None else to_json(node))
@@ -122,9 +143,13 @@ def read_scenario(fields: Fields, flow: Flow) -> Scenario:
     if failure is not None:
         place = fields.mapping.place if node is None else node.place
         fields.findings.at(Code.BAD_VALUE, place, failure.message)
+    return _read_rest(fields, value, flow, library)
+
+
+def _read_rest(fields: Fields, value: Json, flow: Flow, library: Library) -> Scenario:
     return Scenario(
         input=value,
-        answers=_read_answers(fields, flow),
+        answers=_read_answers(fields, flow, library),
         signals=_read_signals(fields, flow),
         pauses=_read_pauses(fields),
         cancel=_read_cancel(fields),
@@ -184,7 +209,7 @@ def _read_cancel(fields: Fields) -> Cancellation | None:
     return Cancellation(after or 0.0, reason, _flag(inner, "compensate"))
 
 
-def _read_answers(fields: Fields, flow: Flow) -> dict[str, tuple[Answer | Refusal, ...]]:
+def _read_answers(fields: Fields, flow: Flow, library: Library) -> dict[str, tuple[Answer | Refusal | OwnRun, ...]]:
     mapping = fields.mapping_of("answers")
     if mapping is None:
         return {}
@@ -198,12 +223,16 @@ def _read_answers(fields: Fields, flow: Flow) -> dict[str, tuple[Answer | Refusa
         listed = node.items if isinstance(node, Sequence) else (node,)
         if not listed:
             fields.findings.at(Code.BAD_VALUE, node.place, "a list of answers must have one at least")
-        read = (_read_answer(item, fields.findings) for item in listed)
+        spec = flow.nodes[step].spec
+        child = library.get((spec.workflow, spec.version)) if isinstance(spec, ChildSpec) else None
+        read = (_read_answer(item, fields.findings, child, library) for item in listed)
         answers[step] = tuple(answer for answer in read if answer is not None)
     return answers
 
 
-def _read_answer(node: YamlNode, findings: Findings) -> Answer | Refusal | None:
+def _read_answer(
+    node: YamlNode, findings: Findings, child: Flow | None, library: Library
+) -> Answer | Refusal | OwnRun | None:
     if not isinstance(node, Mapping):
         message = "an answer must be an object such as `{output: {}, after: 2s}`"
         findings.at(Code.WRONG_TYPE, node.place, message)
@@ -216,6 +245,8 @@ def _read_answer(node: YamlNode, findings: Findings) -> Answer | Refusal | None:
         return None
     if said == ["refused"]:
         return _read_refusal(fields)
+    if said == ["run"]:
+        return _read_run(fields, child, library)
     outcome, error = _read_outcome(fields)
     lost = _span(fields, "lost") or 0.0
     return Answer(
@@ -226,7 +257,30 @@ def _read_answer(node: YamlNode, findings: Findings) -> Answer | Refusal | None:
         reviewed_after_seconds=_span(fields, "review"),
         ignores_cancel=_flag(fields, "late"),
         repeated_after_seconds=_span(fields, "duplicate"),
+        succeeds_late_after_seconds=_late_success(fields, outcome),
     )
+
+
+def _late_success(fields: Fields, outcome: Outcome) -> float | None:
+    if fields.has("late_success") and outcome is Outcome.SUCCEEDED:
+        message = "a task that succeeds has no later success"
+        hint = "write it beside `fail` or `cancelled`: its worker reports a success after that"
+        fields.findings.at(Code.CONTRADICTION, fields.key_place("late_success"), message, hint)
+    return _span(fields, "late_success")
+
+
+def _read_run(fields: Fields, child: Flow | None, library: Library) -> OwnRun | None:
+    """Read the script of a child that runs by its own definition."""
+    _refuse_times(fields, "a child that runs takes its own time")
+    if child is None:
+        message = "only a child workflow runs by its own definition"
+        fields.findings.at(Code.BAD_VALUE, fields.key_place("run"), message, "write `output`, `fail` or `cancelled`")
+        return None
+    mapping = fields.mapping_of("run")
+    if mapping is None:
+        return None
+    scenario = _read_rest(Fields(mapping, _RUN, fields.findings), None, child, library)
+    return OwnRun(child, lambda family: Script(scenario, family), scenario.send)
 
 
 def _read_outcome(fields: Fields) -> tuple[Outcome, Failure | None]:
@@ -243,11 +297,15 @@ def _read_outcome(fields: Fields) -> tuple[Outcome, Failure | None]:
 
 def _read_refusal(fields: Fields) -> Refusal:
     code = fields.text("refused", form=names.ERROR_CODE) or "REFUSED"
-    for other in ("after", "lost", "review", "late", "duplicate"):
-        if fields.has(other):
-            message = f"what is refused is no task, so `{other}` has no meaning"
-            fields.findings.at(Code.CONTRADICTION, fields.key_place(other), message)
+    _refuse_times(fields, "what is refused is no task")
     return Refusal(Failure(code, "refused by the script"), retryable=code in _retryable_codes())
+
+
+def _refuse_times(fields: Fields, why: str) -> None:
+    for other in _TIMES:
+        if fields.has(other):
+            message = f"{why}, so `{other}` has no meaning"
+            fields.findings.at(Code.CONTRADICTION, fields.key_place(other), message, "leave it out")
 
 
 def _retryable_codes() -> set[str]:

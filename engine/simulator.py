@@ -2,25 +2,30 @@
 
 The simulator plays Pulse's part: it takes tasks or refuses them, ends them when the script says, or when asked to stop.
 Time jumps to the next thing that happens. The same graph, input and script always give the same trace.
+
+A child is answered like a task, or runs by its own definition: then it is a simulation of its own on the same clock,
+and the two tell each other what `kinship` says that instances tell. Who has the earliest thing to do moves next.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
 
 from msgspec.structs import replace
 
 from definitions.graph import ChildSpec
 from engine import forking, migration
 from engine.advance import advance
-from engine.command import CancelTask, Commands, Entry, SubmitTask
+from engine.command import CancelTask, Commands, SubmitTask
 from engine.flow import Flow
 from engine.instance import INPUT, OUTPUT, SIGNALS, Failure, Instance, Signal, Step
 from engine.items import parted
+from engine.kinship import Kin, Parent, Told, child_instance, command_of, told_down, told_up
 from engine.pausing import PAUSABLE
+from engine.playing import NEVER, Answer, ChildOutcomes, Happening, Line, Outcomes, OwnRun, Playing, Refusal, Script
 from engine.recovery import refusal
 from engine.scope import ValuesNeeded
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepState
@@ -29,6 +34,8 @@ from engine.stimulus import (
     ChildQuiet,
     Forked,
     GateQuiet,
+    Instructed,
+    LateSuccess,
     Migrated,
     Outcome,
     PauseRequested,
@@ -45,6 +52,8 @@ from engine.stimulus import (
 from orbit.clock import SECOND, Micros, seconds
 from orbit.jsontext import Json
 
+__all__ = ["NEVER", "Answer", "ChildOutcomes", "Line", "Outcomes", "OwnRun", "Refusal", "Script", "Simulation"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Migration:
@@ -54,93 +63,14 @@ class _Migration:
     reason: str
 
 
-# What an operator asks for, beside a cancel, which fits every state.
-Command = Recovered | PauseRequested | ResumeRequested | _Migration
+# What an operator, or a parent, asks for, beside an operator's cancel, which fits every state.
+Command = Recovered | PauseRequested | ResumeRequested | _Migration | Instructed
+# What is applied while an instance is paused.
+_THROUGH = CancelRequested | ChildQuiet | GateQuiet
 
 ADVANCES_MAX = 200_000
-NEVER = math.inf
 _GOES_ON = "the script goes on"
 SIGNAL_LIVES_SECONDS = 7 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a task answers: how it ends, with which output or error, how many seconds after its submission.
-
-    `reviewed_after_seconds` makes it go into review first and stay there that long, `NEVER` until an operator decides.
-    `ignores_cancel` makes it run on to its own end when it is asked to stop. `repeated_after_seconds` makes its end be
-    told a second time, that much later.
-    """
-
-    outcome: Outcome = Outcome.SUCCEEDED
-    output: Json = None
-    error: Failure | None = None
-    after_seconds: float = 1.0
-    reviewed_after_seconds: float | None = None
-    ignores_cancel: bool = False
-    repeated_after_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What Pulse answers instead of taking a task."""
-
-    error: Failure
-    retryable: bool = True
-
-
-# The script: what happens to the task of a submission. It is asked once for each submission.
-Script = Callable[[SubmitTask], Answer | Refusal]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the trace: the instant in seconds since the start, and the entry."""
-
-    at_seconds: float
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """How a simulation ended: the last state, the instance's output, and everything that happened in order."""
-
-    instance: Instance
-    output: Json
-    trace: tuple[Line, ...]
-    unfinished_tasks: frozenset[tuple[str, int]]
-    settled: Mapping[str, Step] = field(default_factory=dict)  # the steps of items that are done with
-
-    def step(self, identifier: str) -> Step | None:
-        """Give a step as it was last; None if it was never entered."""
-        return self.instance.steps.get(identifier) or self.settled.get(identifier)
-
-
-@dataclass(slots=True)
-class _Task:
-    """A task, or a child, which is played like one.
-
-    `held_since` is given while the task waits behind the closed gate of a paused instance: nothing of it has happened,
-    and its deadline stands still.
-    """
-
-    answer: Answer
-    deadline_at: Micros
-    is_child: bool
-    held_since: Micros | None = None
-    is_reviewed: bool = False
-    review_closes_at: Micros = 0
-
-
-@dataclass(order=True, slots=True)
-class Happening:
-    """Something that will be told to the instance, in the order of its instant and of its telling."""
-
-    at: Micros
-    order: int
-    stimulus: Stimulus | _Migration = field(compare=False)
-    is_repeated: bool = field(compare=False, default=False)
-    signal: Signal | None = field(compare=False, default=None)
 
 
 class Simulation:
@@ -150,18 +80,22 @@ class Simulation:
         self.observe: Callable[[Instance], None] = lambda _instance: None
         self.resumes_after_seconds: float | None = 0.0  # how soon somebody resumes it at a breakpoint; None is never
         self._flow = flow
-        self._script = script
+        self.name = ""  # of a child, in the family: the steps that lead to it, each with a slash
+        self.script = script
         self._now = started_at
         self._order = 0
         self._happenings: list[Happening] = []
-        self._tasks: dict[tuple[str, int], _Task] = {}
+        self._tasks: dict[tuple[str, int], Playing] = {}
         self._outputs: dict[str, Json] = {INPUT: input_value}
         self._settled: dict[str, Step] = {}
         self._aside: list[Stimulus] = []
         self._signals: list[Signal] = []
         self._signals_sent = 0
         self._trace: list[Line] = []
+        self.lines = count()  # numbers the lines of the trace; of one family together
         self._advances = 0
+        self.above: tuple[Kin, Simulation] | None = None
+        self._children: dict[tuple[str, int], Simulation] = {}
         self._first: Stimulus = Started()
         deadline_at = started_at + seconds(flow.graph.timeout_seconds)
         self.instance = Instance(bytes(16), InstanceState.RUNNING, 0, started_at, deadline_at)
@@ -169,19 +103,19 @@ class Simulation:
     def cancel_at(self, seconds_from_start: float, reason: str, *, compensate: bool = False) -> None:
         """Let somebody cancel the instance at that time, undoing first what it did if so said."""
         cancel = CancelRequested(reason, compensate=compensate)
-        self._happen(self.instance.started_at + seconds(seconds_from_start), cancel)
+        self.happen(self.instance.started_at + seconds(seconds_from_start), cancel)
 
     def pause_at(self, seconds_from_start: float, reason: str) -> None:
         """Let somebody pause the instance at that time; what is waiting for workers is played as if it ran."""
-        self._happen(self.instance.started_at + seconds(seconds_from_start), PauseRequested(0, reason))
+        self.happen(self.instance.started_at + seconds(seconds_from_start), PauseRequested(0, reason))
 
     def resume_at(self, seconds_from_start: float, reason: str) -> None:
         """Let somebody resume the instance at that time."""
-        self._happen(self.instance.started_at + seconds(seconds_from_start), ResumeRequested(reason))
+        self.happen(self.instance.started_at + seconds(seconds_from_start), ResumeRequested(reason))
 
     def migrate_at(self, seconds_from_start: float, flow: Flow, reason: str) -> None:
         """Let somebody migrate the instance to another version at that time; where it can't be, nothing changes."""
-        self._happen(self.instance.started_at + seconds(seconds_from_start), _Migration(flow, reason))
+        self.happen(self.instance.started_at + seconds(seconds_from_start), _Migration(flow, reason))
 
     def fork(self, step: str, script: Script, *, flow: Flow | None = None, reason: str = "") -> Simulation | None:
         """Begin a new instance at a step of this one, as it is now, perhaps with another version.
@@ -202,7 +136,7 @@ class Simulation:
 
     def recover_at(self, seconds_from_start: float, decision: Recovered) -> None:
         """Let somebody decide at that time; a decision that does not fit then changes nothing."""
-        self._happen(self.instance.started_at + seconds(seconds_from_start), decision)
+        self.happen(self.instance.started_at + seconds(seconds_from_start), decision)
 
     def signal_at(
         self, seconds_from_start: float, name: str, payload: Json, *, lives_seconds: float = SIGNAL_LIVES_SECONDS
@@ -215,7 +149,7 @@ class Simulation:
         if seconds_from_start <= 0:
             self._signals.append(signal)
         else:
-            self._happen(at, SignalReceived(name), signal=signal)
+            self.happen(at, SignalReceived(name), signal=signal)
 
     @property
     def flow(self) -> Flow:
@@ -228,17 +162,51 @@ class Simulation:
         return self._now
 
     def run(self) -> Outcomes:
-        """Run until the instance has ended or only a person can move it."""
+        """Run until the instance has ended or only a person can move it, and so have its children."""
         self._advance([self._first])
-        while self.instance.state not in INSTANCE_TERMINAL:
-            due = [instant for instant in (self.instance.due_at, self._next_happening()) if instant is not None]
+        while True:
+            due = [(at, place, each) for place, each in enumerate(self.family()) if (at := each.due()) is not None]
             if not due:
-                break
-            self._now = max(self._now, min(due))
-            self._advance(self._due_stimuli())
-            self._release()
-        trace = tuple(self._trace)
-        return Outcomes(self.instance, self._outputs.get(OUTPUT), trace, frozenset(self._tasks), self._settled)
+                return self.ended()
+            at, _, mover = min(due, key=lambda entry: entry[:2])
+            mover.move(at)
+
+    def family(self) -> Iterator[Simulation]:
+        """Give all children that run by their own definitions, and this instance behind them.
+
+        At one instant they move in this order, so that a parent hears all that its children then have to say at once.
+        """
+        for child in self._children.values():
+            yield from child.family()
+        yield self
+
+    def due(self) -> Micros | None:
+        """Say when this instance has something to do; one that has ended, when a late success comes."""
+        if self.instance.state in INSTANCE_TERMINAL:
+            return min((each.at for each in self._happenings if isinstance(each.stimulus, LateSuccess)), default=None)
+        due = (self.instance.due_at, self._next_happening())
+        return min((instant for instant in due if instant is not None), default=None)
+
+    def move(self, at: Micros) -> None:
+        """Do what there is to do at an instant."""
+        self._now = max(self._now, at)
+        if self.instance.state in INSTANCE_TERMINAL:
+            due = sorted(each for each in self._happenings if each.at <= self._now)
+            self._happenings = [each for each in self._happenings if each.at > self._now]
+            self._advance([each.stimulus for each in due if isinstance(each.stimulus, LateSuccess)])
+            return
+        self._advance(self._due_stimuli())
+        self._release()
+
+    def ended(self) -> Outcomes:
+        """Tell how it has ended."""
+        children = tuple(
+            ChildOutcomes(step, number, child.flow, child.script, child.ended())
+            for (step, number), child in self._children.items()
+        )
+        output = self._outputs.get(OUTPUT)
+        unfinished = frozenset(self._tasks)
+        return Outcomes(self.instance, output, tuple(self._trace), unfinished, self._settled, children)
 
     def _next_happening(self) -> Micros | None:
         return self._happenings[0].at if self._happenings else None
@@ -259,7 +227,7 @@ class Simulation:
                 return [fitting]
             if not happening.is_repeated and not self._follow(stimulus):
                 continue
-            if self.instance.control is Control.ACTIVE or isinstance(stimulus, CancelRequested):
+            if self.instance.control is Control.ACTIVE or isinstance(stimulus, _THROUGH):
                 due.append(stimulus)
             else:
                 self._aside.append(stimulus)
@@ -285,6 +253,10 @@ class Simulation:
         match command:
             case _Migration():
                 return self._migrated(command)
+            case Instructed():
+                assert self.above is not None, "only a parent instructs"
+                parent = self.above[1]
+                return command_of(command, self.instance, lambda: parent.instance, self._running)
             case PauseRequested():
                 return replace(command, in_flight=self._running()) if self.instance.state in PAUSABLE else None
             case Recovered():
@@ -311,7 +283,7 @@ class Simulation:
         if self.instance.control is not Control.ACTIVE:
             return
         for stimulus in self._aside:
-            self._happen(self._now, stimulus, is_repeated=True)
+            self.happen(self._now, stimulus, is_repeated=True)
         self._aside.clear()
         for (step, number), task in self._tasks.items():
             if task.held_since is not None:
@@ -332,9 +304,19 @@ class Simulation:
                 if task is None:
                     return False
                 task.is_reviewed = isinstance(stimulus, ReviewOpened)
+            case LateSuccess():
+                return (stimulus.step, stimulus.round) not in self._tasks  # of one that has not ended nothing is late
         return True
 
     def _advance(self, stimuli: list[Stimulus]) -> None:
+        before = self.instance
+        self._advance_until_quiet(stimuli)
+        if self.above is not None:
+            kin, parent = self.above
+            for told in told_up(kin, before, self.instance, self._flow):
+                parent.hear(told, self)
+
+    def _advance_until_quiet(self, stimuli: list[Stimulus]) -> None:
         wanted: str | None = None
         while True:
             self._advances += 1
@@ -342,12 +324,14 @@ class Simulation:
             commands = self._step(stimuli)
             for cancel in commands.cancels:
                 self._cancel(cancel)
+            if self._children:
+                self._instruct(commands)
             wanted = wanted or commands.pause
             stimuli = [refused for command in commands.submits if (refused := self._submit(command)) is not None]
             if not stimuli and wanted is not None:
                 stimuli, wanted = [PauseRequested(self._running(), wanted)], None
                 if self.resumes_after_seconds is not None:
-                    self._happen(self._now + seconds(self.resumes_after_seconds), ResumeRequested(_GOES_ON))
+                    self.happen(self._now + seconds(self.resumes_after_seconds), ResumeRequested(_GOES_ON))
             self.observe(self.instance)
             if not stimuli:
                 return
@@ -367,40 +351,53 @@ class Simulation:
         self._outputs |= commands.values or {}
         self._settled |= {step.id: step for item in commands.settled for step in item.steps}
         elapsed = (self._now - after.started_at) / SECOND
-        self._trace.extend(Line(elapsed, entry) for entry in commands.history)
+        self._trace.extend(Line(elapsed, entry, next(self.lines)) for entry in commands.history)
         return commands
 
     def _value(self, slot: str) -> Json:
         return tuple(self._signals) if slot == SIGNALS else self._outputs[slot]
 
     def _submit(self, command: SubmitTask) -> SubmissionRefused | None:
-        answer = self._script(command)
+        answer = self.script(command)
         is_child = isinstance(command.spec, ChildSpec)
+        if isinstance(answer, OwnRun):
+            self._bear(command, answer)
+            return None
         if isinstance(answer, Refusal):
             # A child is a row of the parent's own transaction: no queue can be full for it.
             return SubmissionRefused(command.step, command.round, answer.error, answer.retryable and not is_child)
-        steps = dict(self.instance.steps)
-        steps[command.step] = _with_task(steps[command.step])
-        self.instance = replace(self.instance, steps=steps)
-        task = _Task(answer, command.deadline_at, is_child)
+        self._answered(command, answer)
+        return None
+
+    def _answered(self, command: SubmitTask, answer: Answer) -> None:
+        """Let a task, or a child that is answered for, begin as soon as nothing is paused."""
+        self._link(command.step)
+        is_child = isinstance(command.spec, ChildSpec)
+        task = Playing(answer, command.deadline_at, is_child)
         self._tasks[command.step, command.round] = task
         if self.instance.control is Control.ACTIVE:
             self._play(command.step, command.round, task)
         else:
             task.held_since = self._now
-        return None
 
-    def _play(self, step: str, number: int, task: _Task) -> None:
+    def _link(self, identifier: str) -> bytes:
+        """Write in a step that it has a task, or a child; return the id."""
+        step = _with_task(self.instance.steps[identifier])
+        self.instance = replace(self.instance, steps={**self.instance.steps, identifier: step})
+        assert step.task_id is not None, "it has just got one"
+        return step.task_id
+
+    def _play(self, step: str, number: int, task: Playing) -> None:
         """Let a task begin: from now on its answer happens."""
         answer, starts_at = task.answer, self._now
         if answer.reviewed_after_seconds is not None:
             opened_at = self._now + seconds(answer.after_seconds)
-            self._happen(opened_at, ReviewOpened(step, number, answer.error))
+            self.happen(opened_at, ReviewOpened(step, number, answer.error))
             if answer.reviewed_after_seconds == NEVER:
                 task.review_closes_at = opened_at
                 return
             starts_at = opened_at + seconds(answer.reviewed_after_seconds)
-            self._happen(starts_at, ReviewClosed(step, number))
+            self.happen(starts_at, ReviewClosed(step, number))
         ends_at = starts_at + seconds(answer.after_seconds)
         ended = TaskEnded(step, number, answer.outcome, answer.error)
         is_bound = answer.reviewed_after_seconds is None and not answer.ignores_cancel and not task.is_child
@@ -409,24 +406,72 @@ class Simulation:
             error = Failure("DEADLINE_EXCEEDED", "the task's deadline has passed")
             ended = TaskEnded(step, number, Outcome.FAILED, error)
         task.review_closes_at = starts_at
-        self._happen(ends_at, ended)
+        self.happen(ends_at, ended)
         if answer.repeated_after_seconds is not None:
-            self._happen(ends_at + seconds(answer.repeated_after_seconds), ended, is_repeated=True)
+            self.happen(ends_at + seconds(answer.repeated_after_seconds), ended, is_repeated=True)
+        if answer.succeeds_late_after_seconds is not None:
+            self.happen(ends_at + seconds(answer.succeeds_late_after_seconds), LateSuccess(step, number))
+
+    def _bear(self, command: SubmitTask, own: OwnRun) -> None:
+        """Begin a child that runs by its own definition, at this very instant."""
+        child = self._child(command, own)
+        identifier = self._link(command.step)
+        child.above = (self._kin(command), self)
+        child.instance = child_instance(_child_spec(command), self.instance, identifier=identifier, now=self._now)
+        child.happen(self._now, Started())
+        self._tasks[command.step, command.round] = Playing(Answer(), command.deadline_at, is_child=True)
+        self._children[command.step, command.round] = child
+
+    def _kin(self, command: SubmitTask) -> Kin:
+        spec = _child_spec(command)
+        return Kin(Parent(self.instance.id, command.step, command.round), spec.workflow, spec.version)
+
+    def _child(self, command: SubmitTask, own: OwnRun) -> Simulation:
+        """Make the simulation of a child; nothing of it has begun."""
+        name = f"{self.name}{command.step}/"
+        child = Simulation(own.flow, own.script(name), input_value=command.params, started_at=self._now)
+        child.name, child.lines = name, self.lines
+        own.prepare(child)
+        return child
+
+    def _instruct(self, commands: Commands) -> None:
+        """Tell the children that run what they are told."""
+        for child_id, instructed in told_down(self.instance, commands.cancels, commands.instructions):
+            for child in self._children.values():
+                if child.instance.id == child_id:
+                    child.happen(self._now, instructed)
+
+    def hear(self, told: Told, child: Simulation) -> None:
+        """Let what a child tells happen to this instance, now."""
+        if isinstance(told, TaskEnded):
+            output = child.ended().output
+            task = self._tasks.get((told.step, told.round))
+            if task is not None:
+                task.answer = Answer(told.outcome, output, told.error)
+        self.happen(child.now, told)
 
     def _cancel(self, command: CancelTask) -> None:
+        if (command.step, command.round) in self._children:
+            return  # it has been instructed, and ends in its own way
         task = self._tasks.get((command.step, command.round))
         if task is not None and task.held_since is not None:
-            self._happen(self._now, TaskEnded(command.step, command.round, Outcome.CANCELLED))
+            self.happen(self._now, TaskEnded(command.step, command.round, Outcome.CANCELLED))
         elif task is not None and not task.answer.ignores_cancel:
             # A task under review keeps the wish to cancel until a person has settled it.
             at = max(self._now, task.review_closes_at)
-            self._happen(at, TaskEnded(command.step, command.round, Outcome.CANCELLED))
+            self.happen(at, TaskEnded(command.step, command.round, Outcome.CANCELLED))
 
-    def _happen(
-        self, at: Micros, stimulus: Stimulus | _Migration, *, is_repeated: bool = False, signal: Signal | None = None
+    def happen(
+        self, at: Micros, stimulus: Stimulus | Command, *, is_repeated: bool = False, signal: Signal | None = None
     ) -> None:
+        """Let something happen to the instance at an instant that has not passed."""
         self._order += 1
         heapq.heappush(self._happenings, Happening(at, self._order, stimulus, is_repeated, signal))
+
+
+def _child_spec(command: SubmitTask) -> ChildSpec:
+    assert isinstance(command.spec, ChildSpec), f"step {command.step} starts no child"
+    return command.spec
 
 
 def _with_task(step: Step) -> Step:

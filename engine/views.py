@@ -9,8 +9,9 @@ from engine.command import Entry
 from engine.flow import Flow
 from engine.instance import Instance, Items, Pause, Round, RoundLog, Step
 from engine.items import item_step, own_name
+from engine.kinship import Parent
 from engine.states import STEP_TERMINAL, StepState
-from engine.store.instances import Parent, Stored
+from engine.store.instances import Stored
 from engine.store.records import Recorded
 from orbit.clock import Micros, to_rfc3339
 from orbit.ids import to_hex

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sqlalchemy import bindparam, func, select, tuple_, update
 
 from engine.instance import Failure, Instance, Pause, Step
+from engine.kinship import Parent
 from engine.states import Compensation, Control, Ending, InstanceState
 from engine.tables import instance as table
 from orbit.clock import Micros
@@ -34,14 +35,6 @@ if TYPE_CHECKING:
 
 
 OF_KEY_MAX = 100
-
-
-class Parent(msgspec.Struct, frozen=True):
-    """Whose child an instance is: the parent, the step that has started it, and that step's round."""
-
-    id: bytes
-    step: str
-    round: int
 
 
 class Origin(msgspec.Struct, frozen=True):

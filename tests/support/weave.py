@@ -66,12 +66,12 @@ def _namespace(database: Database) -> bytes:
     return database.transaction(lambda tx: namespace_ensure(tx, named)).id
 
 
-def _given(graph: Graph | Mapping[int, Graph]) -> tuple[Any, Any]:
+def _given(graph: Graph | Mapping[int, Graph], children: Mapping[str, Graph]) -> tuple[Any, Any]:
     """Give what loads graphs and finds versions where nothing is published."""
     versions = {1: graph} if isinstance(graph, Graph) else graph
 
-    def load(_tx: Transaction, _namespace_id: bytes, _workflow: str, version: int) -> Graph:
-        return versions[version]
+    def load(_tx: Transaction, _namespace_id: bytes, workflow: str, version: int) -> Graph:
+        return children[workflow] if workflow in children else versions[version]
 
     def find(_tx: Transaction, _namespace_id: bytes, _workflow: str, version: int | None) -> VersionToStart:
         return VersionToStart(version or 1)
@@ -89,10 +89,12 @@ class Weave:
         *,
         beside: "Weave | None" = None,
         formats: StateFormats | None = None,
+        children: Mapping[str, Graph] | None = None,
     ) -> None:
         """With a `graph` every workflow is that one, published or not; several are its versions by number.
 
-        `beside` is another node of the same namespace; `formats` are the stored forms that this one knows.
+        `children` are other workflows by their names, `beside` is another node of the same namespace, `formats` are the
+        stored forms that this one knows.
         """
         self.database = database
         self.namespace_id: bytes = _namespace(database) if beside is None else beside.namespace_id
@@ -102,7 +104,7 @@ class Weave:
         self.catalog = Catalog()
         self.woken = 0
         self.changed: list[bytes] = []
-        load, find = (graph_load, version_to_start) if graph is None else _given(graph)
+        load, find = (graph_load, version_to_start) if graph is None else _given(graph, children or {})
         tasks = PulseTasks(self)
         self.advancer = Advancer(Flows(load), tasks, formats)
         self.runner = Runner(database, self.advancer, on_changed=self.changed.extend)

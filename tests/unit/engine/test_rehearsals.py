@@ -251,3 +251,148 @@ def test_a_pause_keeps_results_and_lets_waits_stand_still() -> None:
     for_ever = played(script % "")
     assert for_ever.outcomes is not None
     assert (state_of(for_ever), for_ever.outcomes.instance.control) == ("RUNNING", "PAUSED")
+
+
+PARENT = """\
+orbit: weave/1
+workflow: parent
+version: 1
+on_failure: fail
+defaults: {queue: q, start_within: 1m, timeout: 1h}
+steps:
+  - {id: first, task: a.b@1, compensate: {task: a.undo@1}}
+  - {id: below, workflow: middle, input: {n: 3}, on_error: [{match: BUSY, then: continue, value: {n: 0}}]}
+output: {got: "${ steps.below.output.n }"}
+"""
+MIDDLE = """\
+orbit: weave/1
+workflow: middle
+version: 1
+on_failure: fail
+input: {type: object, required: [n], properties: {n: {type: integer}}}
+defaults: {queue: q, start_within: 1m, timeout: 1h}
+redact: [/output/n]
+steps:
+  - {id: ask, task: a.c@1, input: {n: "${ input.n }"}, compensate: {task: a.undo@1}}
+  - {id: sign, wait: {signal: ok, timeout: 1h}}
+  - {id: deep, workflow: leaf}
+output: {n: "${ input.n }"}
+"""
+LEAF = """\
+orbit: weave/1
+workflow: leaf
+version: 1
+defaults: {queue: q, start_within: 1m, timeout: 1h}
+steps: [{id: end, task: a.d@1}]
+"""
+FAMILY_TESTS = """\
+workflow: parent.yaml
+tests:
+  - name: children run on one clock
+    answers:
+      first: {after: 2s}
+      below:
+        run:
+          answers: {ask: {after: 3s}, deep: {run: {answers: {end: {after: 4s}}}}}
+          signals: [{name: ok, after: 10s}]
+    expect:
+      state: SUCCEEDED
+      output: {got: 3}
+      time: 16s
+      tasks: {first: 1, below: 1}
+      children: {below: {state: SUCCEEDED, output: {n: 3}, time: 14s, path: [ask, sign, deep],
+                         children: {deep: {state: SUCCEEDED, time: 4s, tasks: 1}}}}
+  - name: an error handler takes what a child fails with
+    answers: {first: {}, below: {run: {answers: {ask: {fail: {code: BUSY}}}}}}
+    expect: {state: SUCCEEDED, output: {got: 0}, steps: {below: SUCCEEDED},
+             children: {below: {state: FAILED, error: BUSY, path: [ask]}}}
+  - name: a cancel goes down and everything is undone
+    cancel: {after: 1m, compensate: true}
+    answers:
+      first: {}
+      first.undo: {}
+      below: {run: {answers: {ask: {}, ask.undo: {after: 5s}}}}
+    expect: {state: CANCELLED, path: [first, below, first.undo],
+             children: {below: {state: CANCELLED, path: [ask, sign, ask.undo]}}}
+  - name: a child under review keeps its parent waiting
+    answers: {first: {}, below: {run: {answers: {ask: {review: 1h}, deep: {}}, signals: [{name: ok}]}}}
+    expect: {state: SUCCEEDED, time: {min: 1h}}
+"""
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Path:
+    for name, text in (("parent", PARENT), ("middle", MIDDLE), ("leaf", LEAF)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "parent.test.yaml").write_text(FAMILY_TESTS)
+    return tmp_path
+
+
+def test_children_run_by_their_own_definitions(family: Path) -> None:
+    (family / "middle.test.yaml").write_text(
+        "workflow: middle.yaml\ntests: [{name: t, input: {n: 1}, answers: {ask: {fail: {code: NO}}},"
+        " expect: {state: FAILED}}]\n"
+    )
+    ran = CliRunner().invoke(run_tests, [str(family)])
+    assert ran.exit_code == 0, ran.output
+    assert "5 tests, 0 failed" in ran.output
+    # What it did as a child counts: only a time-out of its wait is left.
+    assert "middle.yaml: 5 of 6 covered" in ran.output
+    assert "not covered: wait sign has timed out" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        ("{run: {answers: {ask: {}}, input: {n: 1}}}", "UNKNOWN_KEY", "the step gives the child its input"),
+        ("{run: {answers: {aks: {}}}}", "UNKNOWN_STEP", "did you mean `ask`?"),
+        ("{run: {}, after: 1s}", "CONTRADICTION", "a child that runs takes its own time"),
+        ("{run: {}, output: 1}", "CONTRADICTION", "an answer has one of"),
+        ("{run: {answers: {ask: {run: {}}}}}", "BAD_VALUE", "only a child workflow runs"),
+        ("{run: 7}", "WRONG_TYPE", "must be an object"),
+    ],
+)
+def test_mistakes_in_the_script_of_a_child_are_found(family: Path, answer: str, code: str, words: str) -> None:
+    script = family / "script.yaml"
+    script.write_text(f"answers: {{first: {{}}, below: {answer}}}\n")
+    ran = CliRunner().invoke(simulate, [str(family / "parent.yaml"), "--script", str(script)])
+    assert ran.exit_code == 1
+    assert f": {code}: " in ran.output
+    assert words in ran.output
+
+
+def test_a_missing_answer_of_a_child_is_named_with_the_way_to_it(family: Path) -> None:
+    script = family / "script.yaml"
+    script.write_text(
+        "answers: {first: {}, below: {run: {answers: {ask: {}, deep: {run: {}}}, signals: [{name: ok}]}}}\n"
+    )
+    ran = CliRunner().invoke(simulate, [str(family / "parent.yaml"), "--script", str(script)])
+    assert ran.exit_code == 1
+    assert "there is no answer for step below/deep/end" in ran.output
+
+
+def test_the_command_prints_children_in_the_order_of_all_that_happens(family: Path) -> None:
+    script = family / "script.yaml"
+    script.write_text("answers: {first: {}, below: {run: {answers: {ask: {}, deep: {}}, signals: [{name: ok}]}}}\n")
+    command = [str(family / "parent.yaml"), "--script", str(script)]
+    lines = CliRunner().invoke(simulate, command).output.splitlines()
+    kinds = [" ".join(line.split()[1:3]) for line in lines]
+    assert kinds.index("step.succeeded below/ask") < kinds.index("step.succeeded below/deep")
+    assert kinds.index("instance.succeeded below/") < kinds.index("step.succeeded below")
+    assert lines[-1] == 'output: {"got":"[redacted]"}'  # as on a node: the child masks it
+    report = json.loads(CliRunner().invoke(simulate, [*command, "--json"]).output)
+    (child,) = report["children"]
+    assert (child["step"], child["workflow"], child["state"], child["output"]) == (
+        "below", "middle", "SUCCEEDED", {"n": "[redacted]"}
+    )  # fmt: skip
+    explored = CliRunner().invoke(simulate, [*command, "--explore", "50"])
+    assert "1 runs, all orders" in explored.output
+
+
+def test_a_late_success_is_told_before_and_after_the_end() -> None:
+    made = played("input: {n: 1}\nanswers: {first: {fail: {code: GONE}, late_success: 5m}}\n")
+    assert state_of(made) == "FAILED"
+    assert history(made, "first") == ["step.submitted", "step.failed", "step.effect_after_end"]
+    assert made.outcomes is not None
+    assert made.outcomes.trace[-1].at_seconds == 301
+    assert made.elapsed_seconds == 1
