@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -432,9 +432,9 @@ def _refuse(work: Work, command: SubmitTask, error: OrbitError, refused: dict[in
 
 def _link(work: Work, step: str, task_id: bytes | None) -> None:
     """Write in a step which task, or which child, does its work."""
-    steps = dict(work.instance.steps)
+    # The steps are those that this very advance has made: nobody else has them yet.
+    steps = cast("dict[str, Step]", work.instance.steps)
     steps[step] = replace(steps[step], task_id=task_id)
-    work.instance = replace(work.instance, steps=steps)
 
 
 def _request(work: Work, command: SubmitTask, spec: TaskSpec) -> TaskRequest:

@@ -19,7 +19,7 @@ from definitions.graph import BranchSpec, Node
 from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX, VALUE_BYTES_MAX
 from definitions.template import Template
 from engine.draft import Draft
-from engine.instance import HIDDEN, INPUT, OUTPUT_INVALID, Failure, Step
+from engine.instance import HIDDEN, INPUT, OUTPUT_INVALID, Failure, Instance, Step
 from engine.items import items_slot
 from engine.states import StepReason, StepState
 from orbit.clock import Micros, from_rfc3339, to_rfc3339
@@ -48,16 +48,28 @@ class ExpressionFailed(Exception):
 
 
 class _Roots(dict[str, Json]):
-    """The roots by name; the input and the items are asked for only when an expression really reads them."""
+    """The roots by name; but for those that are given, each is made only when an expression really reads it."""
 
     def __init__(self, draft: Draft, **known: Json) -> None:
         super().__init__(known)
         self._draft = draft
 
+    def __contains__(self, name: object) -> bool:
+        """Tell whether a root can be read: whoever explains a fault asks."""
+        try:
+            self[name]  # type: ignore[index]
+        except KeyError:
+            return False
+        return True
+
     def __missing__(self, name: str) -> Json:
         item = self._draft.item
         if name == "input":
             return _value(self._draft, INPUT)
+        if name == "instance":
+            return self.setdefault(name, _instance(self._draft.before))
+        if name == "now":
+            return self.setdefault(name, to_rfc3339(self._draft.now))
         if name == "item" and item is not None:
             return _value(self._draft, items_slot(item.foreach))[item.index]
         if name == "index" and item is not None:
@@ -203,17 +215,7 @@ def schema_failure(errors: Iterable[Any], code: str, what: str, *, hidden: Seque
 
 
 def _roots(draft: Draft, references: frozenset[str], place: Place) -> _Roots:
-    instance = draft.before
-    roots = _Roots(
-        draft,
-        instance={
-            "id": to_hex(instance.id),
-            "business_key": instance.business_key,
-            "started_at": to_rfc3339(instance.started_at),
-        },
-        now=to_rfc3339(draft.now),
-        steps=_outputs(draft, references),
-    )
+    roots = _Roots(draft, steps=_outputs(draft, references) if references else {})
     if place.round_number:
         roots["round"] = place.round_number
     if place.output_of is not None:
@@ -221,6 +223,14 @@ def _roots(draft: Draft, references: frozenset[str], place: Place) -> _Roots:
     if place.error_of is not None:
         roots["error"] = _error(draft.steps[place.error_of])
     return roots
+
+
+def _instance(instance: Instance) -> Json:
+    return {
+        "id": to_hex(instance.id),
+        "business_key": instance.business_key,
+        "started_at": to_rfc3339(instance.started_at),
+    }
 
 
 def _error(step: Step) -> Json:

@@ -179,6 +179,14 @@ def test_an_error_in_an_expression_fails_the_step_and_names_the_place() -> None:
     assert error.details["cause"] == "NO_SUCH_FIELD"
 
 
+@pytest.mark.parametrize("root", ["input", "instance", "steps.a.output"])
+def test_an_expression_that_finds_no_field_says_which_and_where(root: str) -> None:
+    outcome = run(graph(task("a"), put("b", {"x": f"${{ {root}.missing }}"})), input_={})
+    error = outcome.instance.steps["b"].error
+    assert error is not None
+    assert "`missing`" in error.message, "it is the field that is missing, and not the whole value"
+
+
 def test_an_error_in_the_output_holds_the_instance() -> None:
     outcome = run(graph(task("a"), output={"x": "${ steps.a.output.missing }"}))
     assert outcome.instance.state is InstanceState.NEEDS_RECOVERY
