@@ -70,8 +70,11 @@ def task_reschedule(
 
 def _place(task: LockedTask, change: Reschedule, *, now: Micros) -> Place:
     available_at = task.available_at if change.available_at is None else change.available_at
-    if available_at >= task.deadline_at:
+    if change.available_at is not None and available_at >= task.deadline_at:
         raise InvalidRequest("available_at is not before the task's deadline", pointer="/available_at")
+    first = task.budget().start_deadline_at if task.starts_count == 0 else None
+    if change.available_at is not None and first is not None and available_at >= first:
+        raise InvalidRequest("available_at is not before the task's start deadline", pointer="/available_at")
     priority = task.priority if change.priority is None else change.priority
     if task.held_since is not None:
         return Place(priority, available_at, WaitReason.HELD)

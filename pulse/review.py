@@ -100,8 +100,10 @@ def retry_now(tx: Transaction, namespace_id: bytes, actor: Actor, decided: Decid
     task = _judged(tx, namespace_id, decided, frozenset({TaskState.FAILED, TaskState.CANCELLED}))
     if decided.safety_statement is None:
         raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
-    if successor_find(tx, task.id) is not None:
-        raise StateConflict("the task has a successor; retry that one")
+    successor = successor_find(tx, task.id)
+    if successor is not None:
+        details = _standing(task) | {"successor": successor.hex()}
+        raise StateConflict("the task has a successor; retry that one", details=details)
     (outcome,) = tasks_submit(tx, [Submit(_successor(tx, task))], around)
     if isinstance(outcome, OrbitError):
         raise outcome
@@ -120,8 +122,13 @@ def _judged(tx: Transaction, namespace_id: bytes, decided: Decided, states: froz
         raise OwnedByWorkflow("the task belongs to a workflow instance; recover the instance")
     if task.state not in states or task.revision != decided.expected_revision:
         message = f"the task is {task.state} at revision {task.revision}"
-        raise StateConflict(message, details={"state": task.state, "current_revision": str(task.revision)})
+        raise StateConflict(message, details=_standing(task))
     return task
+
+
+def _standing(task: LockedTask) -> dict[str, Json]:
+    """Say where a task stands, for who is refused because of it."""
+    return {"state": task.state, "current_revision": str(task.revision)}
 
 
 def _check_result(
@@ -149,9 +156,10 @@ def _decision(task: LockedTask, decided: Decided, late: LateReport | None, *, no
             if decided.safety_statement is None:
                 raise InvalidRequest("a retry needs a safety statement", pointer="/safety_statement")
             if task.cancel_requested_at is not None:
-                raise StateConflict("a cancel is wanted; the task can't be retried", details={"state": task.state})
+                raise StateConflict("a cancel is wanted; the task can't be retried", details=_standing(task))
             if passed_deadline(task.budget(), now=now) is not None:
-                raise StateConflict("the task's deadline has passed; settle it and retry it as a new task")
+                message = "the task's deadline has passed; settle it and retry it as a new task"
+                raise StateConflict(message, details=_standing(task))
             return Requeue(now)
 
 

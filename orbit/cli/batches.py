@@ -1,5 +1,7 @@
 """`orbit instance batch ...`: one decision about many instances, previewed, started, watched and stopped.
 
+What is done with a batch once it has started is the same for batches of tasks.
+
 What a batch decides is decided by the server, item by item, whether or not anybody watches.
 """
 
@@ -118,7 +120,7 @@ def start(operation: str, key: str, as_json: bool, is_watched: bool, **said: Any
         if not as_json:
             click.echo(done.batch.id)
         if is_watched:
-            _follow(client, done.batch.id, as_json=as_json)
+            follow(client, done.batch.id, as_json=as_json)
 
 
 @click.command()
@@ -129,7 +131,7 @@ def watch(batch_id: str, as_json: bool) -> None:
     from orbit.sdk.client import Client
 
     with Client() as client:
-        _follow(client, batch_id, as_json=as_json)
+        follow(client, batch_id, as_json=as_json)
 
 
 @click.command()
@@ -163,7 +165,7 @@ def show(batch_id: str, as_json: bool) -> None:
 )
 @as_json
 def items(batch_id: str, state: str | None, as_json: bool) -> None:
-    """List a batch's instances in order, with what came of each."""
+    """List a batch's items in order, with what came of each."""
     from orbit.sdk.client import Client
 
     with Client() as client:
@@ -171,7 +173,7 @@ def items(batch_id: str, state: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    for line in table(("INSTANCE", "ITEM", "OUTCOME"), [_item_cells(each) for each in found]):
+    for line in table(("ID", "ITEM", "OUTCOME"), [_item_cells(each) for each in found]):
         click.echo(line)
 
 
@@ -228,7 +230,7 @@ def _selection(said: dict[str, Any]) -> "InstanceSelection":
     return InstanceSelection(**chosen | {"ids": list(said["ids"]) or None})
 
 
-def _follow(client: "Client", batch_id: str, *, as_json: bool) -> None:
+def follow(client: "Client", batch_id: str, *, as_json: bool) -> None:
     """Say how far a batch is until it has ended, then what was refused; leave with 1 if not all was done."""
     say = (lambda _line: None) if as_json else click.echo
     batch = client.batch_result(batch_id, lambda seen: say(_progress(seen)))
@@ -260,6 +262,12 @@ def _item_cells(entry: "BatchEntry") -> tuple[str, ...]:
         reasons = (outcome.get("details") or {}).get("reasons", [])
         more = "".join(f"; {each.get('step') or 'definition'}: {each.get('what')}" for each in reasons[1:])
         return entry.subject_id, entry.state, f"{outcome['code']}: {outcome.get('message', '')}{more}"
+    if "successor" in outcome:
+        return entry.subject_id, entry.state, f"retried as {outcome['successor']}"
+    outcome = outcome.get("task", outcome)
+    if "cancel_requested" in outcome:
+        asked = ", asked to stop" if outcome["cancel_requested"] else ""
+        return entry.subject_id, entry.state, f"{outcome.get('state')}{asked}"
     control = outcome.get("control")
     paused = "" if control in {None, "ACTIVE"} else f" {control}"
     return entry.subject_id, entry.state, f"{outcome.get('state', '')}{paused} at revision {outcome.get('revision')}"

@@ -19,7 +19,7 @@ from orbit import jsontext
 from orbit.sdk import models, settings
 from orbit.sdk.batches import BatchCalls
 from orbit.sdk.calls import segment as _segment
-from orbit.sdk.decisions import DecisionResult, RescheduleTask, RetryTask, ReviewTask, Verdict
+from orbit.sdk.decisions import DecisionResult, Explanation, RescheduleTask, RetryTask, ReviewTask, Verdict
 from orbit.sdk.errors import APIError, ConnectionFailed
 from orbit.sdk.instance_moves import InstanceMoveCalls
 from orbit.sdk.keys import KeyCalls
@@ -161,6 +161,10 @@ class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, 
     def task_verdicts(self, task_id: str) -> list[Verdict]:
         """Read what people and verifications decided about a task, in order, with its evidence."""
         return list(self._pages(f"/v1/tasks/{_segment(task_id)}/verdicts", "task_verdicts", {}, Verdict))
+
+    def explain_task(self, task_id: str) -> Explanation:
+        """Read why a task waits, with the figures that tell; its `reason` is None if it does not wait."""
+        return models.read(self._read(f"/v1/tasks/{_segment(task_id)}:explain", "explain_task").data, Explanation)
 
     def cancel_task(self, task_id: str, key: str, *, reason: str) -> CancelResult:
         """Cancel a task; one that runs is asked to stop and stays unfinished until it answers."""

@@ -1,4 +1,4 @@
-"""What the client sends and gets of people's decisions about tasks: reviews, retries, other times."""
+"""What the client sends and gets of decisions about tasks (reviews, retries, other times), and why one waits."""
 
 from __future__ import annotations
 
@@ -73,6 +73,15 @@ class RescheduleTask(Decision, frozen=True, kw_only=True):
 
     available_at: str | None = None
     priority: int | None = None
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a task waits: the first thing in its way, and the figures of all that could be."""
+
+    task_id: str = ""
+    state: str = ""
+    reason: str | None = None
+    details: dict[str, Any] = {}
 
 
 class DecidedTask(Struct, frozen=True, kw_only=True):

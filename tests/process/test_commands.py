@@ -13,6 +13,7 @@ import pytest
 
 from orbit.cli import program
 from tests.support.processes import NodeProcess, clean_environment, node_process, orbit_command, python_process
+from tests.support.waiting import wait_until
 
 ECHO = """
 orbit: weave/1
@@ -37,6 +38,7 @@ steps:
 output: {more: "${ input.missing }"}
 """
 WORKER = """
+import orbit
 from orbit import Worker
 
 worker = Worker(queues=["bootstrap"])
@@ -45,6 +47,11 @@ worker = Worker(queues=["bootstrap"])
 @worker.task("echo.say@1", recovery="REPLAY_SAFE")
 def say(params, context):
     return {"text": params["text"].upper()}
+
+
+@worker.task("doubt@1", recovery="MANUAL")
+def doubt(params, context):
+    raise orbit.UnknownOutcome("nobody knows")
 """
 
 
@@ -249,3 +256,85 @@ def test_many_instances_are_decided_about_at_the_command_line(
     assert "STATE_CONFLICT" in run("namespace", "set-limit", "2", "--reason", "x", "--revision", "7")[2]
     assert run("namespace", "set-limit", "none", "--reason", "a large one")[1] == "no limit, revision 2\n"
     assert run("namespace", "set-limit", "nothing", "--reason", "x")[0] == 2
+
+
+@pytest.mark.databases("sqlite")
+def test_tasks_and_their_limits_are_looked_after_at_the_command_line(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        for name, value in installation.environment.items():
+            monkeypatch.setenv(name, value)
+        code = program.run(arguments)
+        return code, *capsys.readouterr()
+
+    def submit(*arguments: str) -> str:
+        code, out, err = run("task", "submit", *arguments, "--queue", "bootstrap")
+        assert code == 0, err
+        return out.splitlines()[0]
+
+    echo = ("echo.say@1", "--params", '{"text": "hi"}')
+    code, out, _ = run("task", "submit", *echo, "--queue", "bootstrap", "--label", "team=red", "--watch")
+    assert (code, out.splitlines()[1:]) == (0, ["state        SUCCEEDED at revision 4", 'output       {"text":"HI"}'])
+    done = out.splitlines()[0]
+    assert run("task", "submit", "echo", "--queue", "bootstrap")[0] == 2
+
+    waiting = [submit("nobody@1", "--label", "team=red", "--business-key", "k") for _ in range(3)]
+    listed = run("task", "list", "--label", "team=red")[1].splitlines()[1:]
+    assert [line.split()[0] for line in listed] == [*waiting[::-1], done]
+    assert "NO_COMPATIBLE_WORKER" in run("task", "explain", waiting[0])[1].splitlines()[0]
+    assert run("task", "list")[0] == 1, "everything is no search"
+    code, out, _ = run("task", "reschedule", waiting[0], "--priority", "9", "--reason", "urgent")
+    assert (code, out) == (0, "WAITING at revision 2\n")
+    stale = run("task", "reschedule", waiting[0], "--priority", "1", "--reason", "x", "--revision", "1")
+    assert "STATE_CONFLICT" in stale[2]
+
+    doubtful = submit("doubt@1")
+    wait_until(lambda: "NEEDS_REVIEW" in run("task", "show", doubtful)[1])
+    evidence = ("--evidence", '{"seen": "at the bank"}', "--reason", "looked")
+    assert "safety statement" in run("task", "review", doubtful, "retry", *evidence)[2]
+    late = ("--late", f"{'0' * 32}/{'1' * 32}")
+    assert "no such late result" in run("task", "review", doubtful, "succeeded", *evidence, *late)[2]
+    assert run("task", "review", doubtful, "failed", *evidence)[1].startswith("FAILED at revision ")
+    assert "FAILED by " in run("task", "show", doubtful)[1]
+    code, out, _ = run("task", "retry", doubtful, *evidence, "--safety-statement", "it was refused")
+    assert code == 0
+    assert f"retry of     {doubtful}" in run("task", "show", out.strip())[1]
+
+    batch = ("task", "batch")
+    assert run(*batch, "preview", "cancel", "--label", "team=red")[1].splitlines()[0] == "3 tasks: 3 WAITING"
+    code, out, _ = run(*batch, "start", "cancel", "--business-key", "k", "--reason", "over", "--rate", "500", "--watch")
+    assert (code, out.splitlines()[-1]) == (0, "task.cancel  DONE  3 of 3 done")
+    items = run(*batch, "items", out.splitlines()[0])[1].splitlines()[1:]
+    assert [line.split() for line in items] == [[each, "DONE", "CANCELLED"] for each in waiting]
+    assert run("task", "cancel", waiting[0], "--reason", "again")[1] == "CANCELLED\n"
+
+
+@pytest.mark.databases("sqlite")
+def test_types_and_limits_are_set_at_the_command_line(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        for name, value in installation.environment.items():
+            monkeypatch.setenv(name, value)
+        code = program.run(arguments)
+        return code, *capsys.readouterr()
+
+    kind = '{"recovery": "REPLAY_SAFE", "defaults": {"retry": {"max_attempts": 2}}}'
+    code, out, _ = run("task-type", "put", "pay.out@1", kind, "--reason", "new")
+    assert (code, out) == (0, "pay.out@1  REPLAY_SAFE  revision 1\n")
+    assert run("task-type", "put", "pay.out@1", kind, "--reason", "new", "--revision", "0")[1].endswith(", as it was\n")
+    assert json.loads(run("task-type", "show", "pay.out@1")[1])["defaults"] == {"retry": {"max_attempts": 2}}
+    assert "pay.out@1" in run("task-type", "list")[1]
+    assert run("task-type", "put", "pay.out@1", '{"recovery": "MANUAL", "more": 1}', "--reason", "x")[0] == 2
+
+    assert run("key", "set", "supplier:*", "3", "--reason", "they ask for it")[1] == "limit 3, revision 1\n"
+    assert run("key", "show", "supplier:acme")[1].startswith("0 of 3 hold it, not set for itself, 0 wait")
+    assert run("application", "set-quotas", "--max-concurrency", "7", "--reason", "small")[1] == "revision 1\n"
+    assert "in flight   0 of 7" in run("application", "show")[1]
+    assert run("application", "set-quotas", "--max-concurrency", "none", "--reason", "large")[1] == "revision 2\n"
+    assert run("configure-queue", "bootstrap", "--pause", "--reason", "a look")[1].startswith(
+        "paused, concurrency 100,"
+    )
+    assert run("configure-queue", "bootstrap", "--open", "--reason", "seen")[1].startswith("open, ")
+    assert "no queue" in run("configure-queue", "nowhere", "--open", "--reason", "x")[2]
