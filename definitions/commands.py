@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from definitions.findings import Finding
     from definitions.graph import Graph
 
 
@@ -47,8 +48,7 @@ def check(files: tuple[Path, ...], form: str, others: tuple[Path, ...]) -> None:
         report[str(file)] = [finding.to_json() for finding in compiled.findings]
         if form == "github":
             for finding in compiled.findings:
-                place = f"file={file},line={finding.line},col={finding.column},title={finding.code}"
-                click.echo(f"::error {place}::{finding.message}")
+                click.echo(_annotation(file, finding))
         elif form == "text" and compiled.graph is None:
             click.echo(compiled.render(str(file)))
         elif form == "text" and compiled.graph is not None:
@@ -62,6 +62,19 @@ def check(files: tuple[Path, ...], form: str, others: tuple[Path, ...]) -> None:
     if form == "json":
         click.echo(dumps({"findings": report}).decode())
     sys.exit(1 if found else 0)
+
+
+def _annotation(file: Path, finding: "Finding") -> str:
+    """Write a finding as a workflow command of GitHub, which ends at a line break and has signs of its own."""
+
+    def escaped(text: str, more: str = "") -> str:
+        for sign in f"%\r\n{more}":
+            text = text.replace(sign, f"%{ord(sign):02X}")
+        return text
+
+    place = f"file={escaped(str(file), ',:')},line={finding.line},col={finding.column},title={finding.code}"
+    words = finding.message if finding.hint is None else f"{finding.message}\nhint: {finding.hint}"
+    return f"::error {place}::{escaped(words)}"
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from definitions import advice
 from definitions.codes import Code
 from definitions.expression import Checked, Environment, check_expression
 from definitions.expression.errors import Problem
@@ -40,7 +41,9 @@ class ExpressionCompiler:
         checked, positions = self._expression(scalar, environment, what="this")
         if checked is not None and not checked.problems and checked.type.kind not in (Kind.STRING, Kind.DYN):
             message = f"an instant is a text such as '2026-11-30T12:00:00Z', this is {checked.type}"
-            hint = "name a field that holds an instant, such as `input.not_before`"
+            hint = (
+                advice.quoted_instant(scalar.text) or "name a field that holds an instant, such as `input.not_before`"
+            )
             self._findings.add_problem(Problem(Code.TYPE_MISMATCH, 0, message, hint), positions)
         return checked
 

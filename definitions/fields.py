@@ -10,10 +10,10 @@ from collections.abc import Mapping as Lookup
 
 from msgspec import Struct, field
 
+from definitions import advice
 from definitions.codes import Code
 from definitions.duration import format_duration, parse_duration
 from definitions.findings import Findings
-from definitions.hints import did_you_mean
 from definitions.names import Form
 from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode
 
@@ -59,9 +59,8 @@ class Fields:
                 message = f"`{name}` ({later}) is not part of this version of the language"
                 self.findings.at(Code.NOT_YET_SUPPORTED, key.place, message)
                 continue
-            hint = self.keys.elsewhere.get(name) or did_you_mean(name, [*self.keys.allowed, *self.keys.later])
-            if hint is None:
-                hint = f"there is {', '.join(sorted(self.keys.allowed))}"
+            known = [*self.keys.allowed, *self.keys.later]
+            hint = self.keys.elsewhere.get(name) or advice.meant_key(name, self.keys.allowed, known)
             self.findings.at(Code.UNKNOWN_KEY, key.place, f"{self.keys.what} has no key `{name[:80]}`", hint)
 
     def has(self, name: str) -> bool:
@@ -74,7 +73,7 @@ class Fields:
         if entry is None:
             if required:
                 message = f"{self.keys.what} needs `{name}`"
-                self.findings.at(Code.MISSING_KEY, self.mapping.place, message)
+                self.findings.at(Code.MISSING_KEY, self.mapping.place, message, advice.example_of(name))
             return None
         return None if isinstance(entry[1], Broken) else entry[1]
 
@@ -84,6 +83,8 @@ class Fields:
 
     def _wrong(self, name: str, node: YamlNode, wanted: str, hint: str | None = None) -> None:
         message = f"`{name}` must be {wanted}, not {kind_of(node)}"
+        if hint is None and isinstance(node, Scalar):
+            hint = advice.written_out(name, node.text) if wanted == "an object" else None
         self.findings.at(Code.WRONG_TYPE, node.place, message, hint)
 
     def mapping_of(self, name: str, *, required: bool = False) -> Mapping | None:
@@ -128,7 +129,8 @@ class Fields:
             self.findings.at(Code.OUT_OF_RANGE, node.place, message)
             return None
         if form is not None and not form.pattern.fullmatch(node.value):
-            self.findings.at(form.code, node.place, f"`{name}` must be {form.words}, not {node.value[:80]!r}")
+            message = f"`{name}` must be {form.words}, not {node.value[:80]!r}"
+            self.findings.at(form.code, node.place, message, advice.well_formed(node.value[:80], form.pattern))
             return None
         return node.value
 
@@ -143,7 +145,7 @@ class Fields:
             self.findings.at(Code.NOT_YET_SUPPORTED, place, message)
             return None
         message = f"`{name}` must be {' or '.join(options)}, not {value[:80]!r}"
-        self.findings.at(Code.BAD_VALUE, place, message, did_you_mean(value, options))
+        self.findings.at(Code.BAD_VALUE, place, message, advice.meant_value(value, options))
         return None
 
     def integer(self, name: str, low: int, high: int, *, required: bool = False) -> int | None:
@@ -152,11 +154,11 @@ class Fields:
         if node is None:
             return None
         if not isinstance(node, Scalar) or type(node.value) is not int:
-            self._wrong(name, node, "a whole number")
+            self._wrong(name, node, "a whole number", f"it is from {low} to {high}")
             return None
         if not low <= node.value <= high:
             message = f"`{name}` must be from {low} to {high}, not {node.value}"
-            self.findings.at(Code.OUT_OF_RANGE, node.place, message)
+            self.findings.at(Code.OUT_OF_RANGE, node.place, message, _nearest(name, low, high, is_low=node.value < low))
             return None
         return node.value
 
@@ -170,7 +172,8 @@ class Fields:
             return None
         value = float(node.text)
         if not low <= value <= high:
-            self.findings.at(Code.OUT_OF_RANGE, node.place, f"`{name}` must be from {low:g} to {high:g}, not {value:g}")
+            message = f"`{name}` must be from {low:g} to {high:g}, not {value:g}"
+            self.findings.at(Code.OUT_OF_RANGE, node.place, message, _nearest(name, low, high, is_low=value < low))
             return None
         return value
 
@@ -189,7 +192,12 @@ class Fields:
             self.findings.at(Code.BAD_DURATION, node.place, message, hint)
             return None
         if not low <= seconds <= high:
-            message = f"`{name}` must be from {format_duration(low)} to {format_duration(high)}, not {node.text[:40]}"
-            self.findings.at(Code.OUT_OF_RANGE, node.place, message)
+            least, most = format_duration(low), format_duration(high)
+            message = f"`{name}` must be from {least} to {most}, not {node.text[:40]}"
+            self.findings.at(Code.OUT_OF_RANGE, node.place, message, _nearest(name, least, most, is_low=seconds < low))
             return None
         return seconds
+
+
+def _nearest(name: str, least: float | str, most: float | str, *, is_low: bool) -> str:
+    return f"the least is `{name}: {least}`" if is_low else f"the most is `{name}: {most}`"

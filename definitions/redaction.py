@@ -7,6 +7,7 @@ such a use of a masked one is refused; so is a child that would show what its pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from definitions import limits
 from definitions.children import Child, Children
@@ -25,6 +26,7 @@ from definitions.yaml_tree import Broken, Scalar
 from orbit.errors import InvalidRequest
 from orbit.redaction import STEPS_MAX, Path, covers, path_text
 
+_NAMES_SHOWN = 10
 ERROR_PARTS = ("details", "message")
 
 
@@ -123,15 +125,15 @@ def _why_nothing(path: Path, catalogue: Catalogue, signals: Mapping[str, Type], 
 
 
 def _each(root: str, names: Iterable[str]) -> str:
-    shown = ", ".join(f"`{root}/{name}`" for name in sorted(names)[:10])
+    shown = ", ".join(f"`{root}/{name}`" for name in islice(names, _NAMES_SHOWN))
     return f"there is {shown}" if shown else "leave it out: no step waits for a signal"
 
 
 def _of_step(catalogue: Catalogue, step: str, root: str, rest: list[str]) -> Why | None:
     known = catalogue.values_of(step)
     if known is None:
-        hint = _meant(step, catalogue.names(), "/steps/", f"/{root[:80]}")
-        return Code.UNKNOWN_STEP, f"there is no step `{step[:80]}`", hint
+        near = _meant(step, catalogue.names(), "/steps/", f"/{root[:80]}") or _each("/steps", catalogue.names())
+        return Code.UNKNOWN_STEP, f"there is no step `{step[:80]}`", near
     if root not in STEP_ROOTS:
         hint = _meant(root, STEP_ROOTS, f"/steps/{step}/")
         return Code.REDACT_PATH, f"a step has {', '.join(f'`{each}`' for each in STEP_ROOTS)}, not `{root[:80]}`", hint

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.json import decode
+
 from definitions.children import Child, ChildName, child_of
 from definitions.compiler import Compiled
 from definitions.diff import diff_graphs
@@ -77,8 +79,17 @@ class Published:
     warnings: tuple[Json, ...] = ()
 
 
-def version_publish(tx: Transaction, namespace_id: bytes, compiled: Compiled, actor: Actor) -> Published:
+def document_of(graph: Graph) -> bytes:
+    """Write a graph as it is stored. No database, and for a large one work of its own: it may run in a thread."""
+    return dumps(graph_to_json(graph))
+
+
+def version_publish(
+    tx: Transaction, namespace_id: bytes, compiled: Compiled, actor: Actor, *, document: bytes | None = None
+) -> Published:
     """Store a compiled definition with its audit record and event; an unpinned default is then the highest version.
+
+    `document` is its graph as `document_of` wrote it, where that was done beforehand.
 
     Raises DefinitionInvalid with all findings, VersionConflict if the number is taken by other content, StateConflict
     for a graph in a form that older nodes could not read and that is not finalized.
@@ -107,8 +118,7 @@ def version_publish(tx: Transaction, namespace_id: bytes, compiled: Compiled, ac
         published_at=now,
     )
     _require_format(tx, graph)
-    document = dumps(graph_to_json(graph))
-    version_insert(tx, made, VersionContent(compiled.source.encode(), graph.format, document))
+    version_insert(tx, made, VersionContent(compiled.source.encode(), graph.format, document or document_of(graph)))
     if known is None:
         workflow_insert(tx, namespace_id, Workflow(graph.workflow, graph.version, now))
     else:
@@ -212,9 +222,10 @@ def followed(tx: Transaction, namespace_id: bytes, known: Workflow) -> Workflow:
 
 
 def graph_load(tx: Transaction, namespace_id: bytes, workflow: str, number: int) -> Graph:
-    """Load a version's graph with its expressions compiled. Raises NotFound, UnknownGraphFormat. Keep the outcome."""
+    """Load a version's graph, its expressions uncompiled. Raises NotFound, UnknownGraphFormat. Keep the outcome."""
     content = version_get_content(tx, namespace_id, workflow, number)
-    return graph_from_json(parse(content.graph, max_depth=_GRAPH_DEPTH_MAX))
+    # We wrote it: what a strict reader asks of a stranger's text would hold the loop ten times as long.
+    return graph_from_json(decode(content.graph))
 
 
 def versions_list(

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from definitions import keys, limits, names
+from definitions.advice import is_habit
 from definitions.children import ChildName
 from definitions.codes import Code
 from definitions.expression.parser import KEYWORDS
@@ -113,7 +114,7 @@ class StepReader(Struct):
             return found[0]
         # A word that is nearly a kind, or a kind of the full language, gets its finding as an unknown key.
         excused = any(
-            name in keys.LATER_KINDS or nearest(name, keys.KINDS)
+            name in keys.LATER_KINDS or nearest(name, keys.KINDS) or is_habit(name, keys.KINDS)
             for name in node.entries
             if name not in keys.ANY_STEP.allowed
         )

@@ -138,6 +138,10 @@ def _add_syntax_error(error: yaml.MarkedYAMLError, source: Source, findings: Fin
         findings.at_index(code, index, "anchors and aliases are not allowed", "put quotes around a text with & or *")
         return
     hint = "put quotes around a text with `: ` or ` #` in it" if "mapping values" in words else None
+    if "flow" in words:
+        has_hole = "${" in source.text[start : index + 3]
+        what = 'it: `"${ input.amount }"`' if has_hole else "a text with `{`, `[`, `]`, `}` or `,` in it"
+        hint = f"inside {{ }} and [ ] put quotes around {what}"
     findings.at_index(Code.YAML_SYNTAX, index, words or "this is not YAML", hint)
 
 

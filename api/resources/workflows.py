@@ -31,6 +31,7 @@ from definitions.registry import (
     children_read,
     compare,
     default_content,
+    document_of,
     graph_load,
     version_get,
     version_get_content,
@@ -101,13 +102,14 @@ class Workflows:
         compiled, noticed = self._compile(call)
         _check_queues(compiled, call.caller)
         diff = self._diff(call.namespace_id, compiled)
+        document = None if compiled.graph is None else self.compilers.apply(document_of, (compiled.graph,))
         command = call.command("workflow.publish", meaning=digest({"source": compiled.digest.hex()}))
         is_known = False
 
         def work(tx: Transaction) -> Answer:
             def make() -> Made:
                 nonlocal is_known
-                published = version_publish(tx, call.namespace_id, compiled, call.actor)
+                published = version_publish(tx, call.namespace_id, compiled, call.actor, document=document)
                 is_known = published.deduplicated
                 version = published.version
                 graph = compiled.graph

@@ -7,9 +7,11 @@ an environment (a graph that is loaded again) only the shape is checked, since p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from msgspec import Struct, field
 
+from definitions.advice import other_type
 from definitions.codes import Code
 from definitions.expression.errors import Problem
 from definitions.expression.functions import FUNCTIONS, MACROS, NEVER, NOT_YET, Function
@@ -49,6 +51,7 @@ Paths = frozenset[Path]
 NOTHING: Paths = frozenset()
 
 _STEP_PATH = 3  # steps.<id>.output
+_NAMES_SHOWN = 10
 _SIZED_COST = 10  # of an operation whose work grows with its values
 
 
@@ -193,7 +196,9 @@ class _Checker:
             case Kind.MAP:
                 return self._field(node, owner, name, lenient=lenient or (path is not None and path in known))
             case _:
-                self.problem(Code.TYPE_MISMATCH, node, f"{owner} has no field `{name}`")
+                is_sized = owner.kind in {Kind.LIST, Kind.STRING} and name in {"length", "size", "count", "len"}
+                hint = "write `size(...)` around it" if is_sized else "take the value itself"
+                self.problem(Code.TYPE_MISMATCH, node, f"{owner} has no field `{name}`", hint)
                 return DYN
 
     def _has_steps(self) -> bool:
@@ -213,6 +218,9 @@ class _Checker:
         facts = self._environment.step(step)
         if facts is None:
             hint = did_you_mean(step, self._environment.step_names(), "steps.{}.output")
+            if hint is None:
+                steps = ", ".join(f"`{name}`" for name in islice(self._environment.step_names(), _NAMES_SHOWN))
+                hint = f"there is {steps}"
             self.problem(Code.UNKNOWN_STEP, _step_name(node), f"there is no step `{step}`", hint)
             return DYN
         if facts.output is None:
@@ -373,7 +381,7 @@ class _Checker:
                 self.cost += _SIZED_COST
                 if not may_equal(left, right):
                     message = f"{left} and {right} are never equal"
-                    self.problem(Code.TYPE_MISMATCH, node, message, _quote_hint(left, right))
+                    self.problem(Code.TYPE_MISMATCH, node, message, _type_hint(node, left, right))
                 return BOOL
             case "<" | "<=" | ">" | ">=":
                 self.cost += 1
@@ -393,7 +401,7 @@ class _Checker:
         fits = both <= orderable and (Kind.DYN in both or len(both) == 1 or both <= NUMERIC)
         if not fits:
             message = f"`{node.operator}` does not compare {left} with {right}"
-            self.problem(Code.TYPE_MISMATCH, node, message, _quote_hint(left, right))
+            self.problem(Code.TYPE_MISMATCH, node, message, _type_hint(node, left, right))
 
     def _check_in(self, node: Binary, left: Type, right: Type) -> None:
         if not self._expect(node.right, right, frozenset({Kind.LIST, Kind.MAP}), "what stands after `in`"):
@@ -430,8 +438,12 @@ class _Checker:
                 return Type(Kind.LIST, items=join([side.items or DYN for side in (left, right)]))
 
 
-def _quote_hint(left: Type, right: Type) -> str | None:
-    return "put quotes around a text" if Kind.STRING in (left.kind, right.kind) else None
+def _type_hint(node: Binary, left: Type, right: Type) -> str:
+    """Say how the two sides can be compared: by what was written down on one of them, or by a conversion."""
+    for side, other in ((node.left, right), (node.right, left)):
+        if isinstance(side, Literal):
+            return other_type(side.value, is_number_wanted=other.kind in NUMERIC)
+    return other_type(None, is_number_wanted=False)
 
 
 def _step_name(node: Node) -> Node:

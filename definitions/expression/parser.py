@@ -115,7 +115,9 @@ class _Parser:
     def _unexpected(self, wanted: str) -> SyntaxProblem:
         token = self._peek
         found = TokenKind.END.value if token.kind is TokenKind.END else f"`{token.text[:40]}`"
-        foreign = _FOREIGN.get(token.text)
+        # `not x` reads as two names: the first is the foreign one.
+        before = self._tokens[self._at - 1] if self._at else token
+        foreign = _FOREIGN.get(token.text) or ("!" if before.text == "not" else None)
         hint = f"write `{foreign}`" if foreign else None
         return SyntaxProblem(Problem(Code.EXPRESSION_SYNTAX, token.offset, f"expected {wanted}, found {found}", hint))
 

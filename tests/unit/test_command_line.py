@@ -39,6 +39,15 @@ def test_help_loads_little() -> None:
     assert len(loaded) < MODULES_MAX
 
 
+def test_checking_a_definition_loads_no_database_and_no_validator() -> None:
+    file = Path(__file__).parents[2] / "examples" / "payout" / "payout.yaml"
+    call = f"run(['check', {str(file)!r}])"
+    done = orbit(code=f"import sys; from orbit.cli.program import run; {call};print(*sys.modules, file=sys.stderr)")
+    assert "is sound" in done.stdout
+    heavy = {"sqlalchemy", "gevent", "falcon", "jsonschema", "httpx", "cryptography"}
+    assert heavy.isdisjoint(done.stderr.split())
+
+
 def test_commands_of_other_packages_come_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [EntryPoint("db.check", "migrations.commands:check", program.ENTRY_POINT_GROUP)]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found if group == "orbit.commands" else [])

@@ -221,7 +221,7 @@ def test_evaluation_takes_microseconds_however_much_data_is_bound() -> None:
     rows = [{"id": number, "text": "x" * 20} for number in range(1_000)]
     scope = {**SCOPE, "steps": {**SCOPE["steps"], "rows": {"output": rows}}}
     best = min(_seconds_of_thousand(expression, scope) for _ in range(20))
-    assert best / 1_000 < 4e-6  # 0.6 µs on an idle machine; the limit leaves room for a busy one
+    assert best / 1_000 < 2e-6  # 0.6 µs on an idle machine, 0.8 µs on one with a load of 20
 
 
 def _seconds_of_thousand(expression: Any, scope: dict[str, Any]) -> float:

@@ -69,7 +69,7 @@ def masks(redact: str, rest: str) -> Masks:
         ("/signals", Code.REDACT_PATH, "there is `/signals/ok`"),
         ("/signals/okk/pin", Code.REDACT_PATH, "did you mean `/signals/ok`?"),
         ("/steps", Code.REDACT_PATH, "write `/steps/<id>/output`, or `input`, `error`, `progress`, `evidence`"),
-        ("/steps/b/output", Code.UNKNOWN_STEP, None),
+        ("/steps/b/output", Code.UNKNOWN_STEP, "there is `/steps/a`, `/steps/w`, `/steps/z`"),
         ("/steps/A/output", Code.UNKNOWN_STEP, "did you mean `/steps/a/output`?"),
         ("/steps/a/outptu", Code.REDACT_PATH, "did you mean `/steps/a/output`?"),
         ("/steps/z/output", Code.REDACT_PATH, "mask the value that it is made of"),
