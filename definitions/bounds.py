@@ -173,20 +173,35 @@ def child(inner: Bounds) -> Bounds:
     return sequence([inner, record()])
 
 
-def foreach(item: Bounds, *, items_max: int, concurrency: int) -> Bounds:
+def foreach(item: Bounds, *, items_max: int, concurrency: int, retries: int = 0) -> Bounds:
     """Return the bounds of steps that run for each item, so many items at once, and of the lists that go in and out.
 
     An item begins as soon as one before it has ended, so after `n` times the longest item `n * concurrency` are done.
+    Each retry begins anew only the items that were under way, and each of the tries rounds up once more.
     """
     at_once = min(items_max, concurrency)
+    runs = items_max + retries * at_once
     return Bounds(
-        tasks=items_max * item.tasks,
-        attempts=items_max * item.attempts,
-        rounds=items_max * item.rounds,
+        tasks=runs * item.tasks,
+        attempts=runs * item.attempts,
+        rounds=runs * item.rounds,
         concurrent_tasks=at_once * item.concurrent_tasks,
         # The list, the list of results, and the results one by one, which are together no larger than their list.
-        stored_bytes=items_max * (item.stored_bytes + RECORD_BYTES) + 3 * VALUE_BYTES_MAX + RECORD_BYTES,
-        active_seconds=ceil(items_max / at_once) * item.active_seconds,
+        stored_bytes=runs * (item.stored_bytes + RECORD_BYTES) + 3 * VALUE_BYTES_MAX + RECORD_BYTES,
+        active_seconds=(ceil(runs / at_once) + retries) * item.active_seconds,
+    )
+
+
+def times(part: Bounds, count: int) -> Bounds:
+    """Return the bounds of a part that runs so many times, one after the other."""
+    return Bounds(
+        tasks=count * part.tasks,
+        attempts=count * part.attempts,
+        rounds=count * part.rounds,
+        concurrent_tasks=part.concurrent_tasks,
+        stored_bytes=count * part.stored_bytes,
+        active_seconds=count * part.active_seconds,
+        lingering_tasks=part.lingering_tasks,
     )
 
 

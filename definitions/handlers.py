@@ -18,7 +18,7 @@ StepsReader = Callable[[YamlNode | None, str], tuple[StepModel, ...]]
 
 # What belongs to one way of handling only.
 _OWN_KEYS = {"max": Handling.RETRY, "backoff": Handling.RETRY, "value": Handling.CONTINUE}
-_RETRIED_KINDS = frozenset({"task", "poll"})
+_RETRIED_KINDS = frozenset({"task", "poll", "branch", "parallel", "foreach"})
 
 
 def read_handlers(fields: Fields, kind: str, read_steps: StepsReader) -> tuple[HandlerModel, ...]:

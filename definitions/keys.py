@@ -13,9 +13,9 @@ TASK_KEYS = OPTION_KEYS | {"task", "input", "output"}
 CHILD_KEYS = frozenset({"workflow", "input", "timeout"})
 COMMON_KEYS = frozenset({"id", "title", "when", "needs", "pause_at"})
 # The kinds that can fail by themselves; `fail` and `return` end the instance.
-HANDLED_KINDS = frozenset({"task", "poll", "wait", "set", "workflow"})
+HANDLED_KINDS = frozenset({"task", "poll", "wait", "set", "workflow", "branch", "parallel", "foreach"})
 # The kinds that may have done something outside; what `set` computes needs no undoing.
-COMPENSATED_KINDS = frozenset({"task", "poll", "wait", "workflow"})
+COMPENSATED_KINDS = frozenset({"task", "poll", "wait", "workflow", "branch", "parallel", "foreach"})
 
 TOP = Keys(
     "a definition",
@@ -34,7 +34,6 @@ _LATER_KEYS = {**LATER_KINDS}
 _OWN_KEYS = {"task": TASK_KEYS, "workflow": CHILD_KEYS}
 # What is said of a step, and not in it.
 _ELSEWHERE = {"redact": "write it at the top of the definition, as `redact: [/steps/<id>/output]`"}
-_BLOCK_KEYS = {"on_error": "an error handler of a whole block", "compensate": "a task that undoes a whole block"}
 
 
 def _step_keys(kind: str) -> Keys:
@@ -43,8 +42,7 @@ def _step_keys(kind: str) -> Keys:
         allowed |= {"on_error"}
     if kind in COMPENSATED_KINDS:
         allowed |= {"compensate"}
-    later = _LATER_KEYS | (_BLOCK_KEYS if kind in {"branch", "parallel"} else {})
-    return Keys(f"a {kind} step", allowed, later, _ELSEWHERE)
+    return Keys(f"a {kind} step", allowed, _LATER_KEYS, _ELSEWHERE)
 
 
 STEP_KEYS = {kind: _step_keys(kind) for kind in KINDS}

@@ -17,6 +17,7 @@ from definitions.graph import (
     FailSpec,
     ForeachSpec,
     Graph,
+    Handler,
     JoinPolicy,
     JoinSpec,
     Node,
@@ -74,8 +75,12 @@ def graph_to_mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> s
     if within is not None:
         lines.append("  end")
     lines += [f"  n{foreach} -.-> n{first}" for foreach, first in _ways_into_items(graph)]
+    # The handlers of a branch or parallel block begin at its end.
+    openers = {node.id: node for node in graph.nodes}
+    handlers = {node.id: openers[node.spec.opens].handlers for node in graph.nodes if isinstance(node.spec, JoinSpec)}
     for edge in graph.edges:
-        case = _case_text(graph.nodes[edge.source], edge.case)
+        source = graph.nodes[edge.source]
+        case = _case_text(source, edge.case, handlers.get(source.id, source.handlers))
         arrow = f'-->|"{_escaped(case)}"|' if case else "-->"
         lines.append(f"  n{edge.source} {arrow} n{edge.target}")
     if states:
@@ -133,9 +138,9 @@ def _lines_of(node: Node) -> list[str]:
     return lines
 
 
-def _case_text(source: Node, case: str | None) -> str | None:
+def _case_text(source: Node, case: str | None, handlers: tuple[Handler, ...]) -> str | None:
     """Return what stands at an edge: a case's condition, a parallel branch's name, what an error handler matches."""
-    for index, handler in enumerate(source.handlers):
+    for index, handler in enumerate(handlers):
         if case == handler_case(index):
             return f"on {handler.match}"
     if isinstance(source.spec, BranchSpec):

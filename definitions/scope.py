@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from definitions import joins
 from definitions.expression import Environment, StepFacts, Type
 from definitions.expression.checker import NOTHING, Paths
 from definitions.expression.types import DYN, INT, STRING
 from definitions.expression.types import Kind as TypeKind
-from definitions.graph import JoinPolicy, handler_case
+from definitions.graph import Handling, JoinPolicy, handler_case
 from definitions.model import (
     BranchModel,
     ChildModel,
@@ -38,10 +39,13 @@ INSTANCE = Type(
 )
 # The kinds of steps whose output others may read.
 WITH_OUTPUT = (TaskModel, PollModel, SetModel, SignalModel, ForeachModel, ChildModel)
+BLOCKS = (BranchModel, ParallelModel, ForeachModel)
+# Blocks that leave an output only where an error handler gives them one.
+WITHOUT_OWN_OUTPUT = (BranchModel, ParallelModel)
 _ERROR = Type(
     TypeKind.MAP,
-    fields={"code": STRING, "message": STRING, "class": STRING, "details": DYN},
-    required=frozenset({"code", "message", "class", "details"}),
+    fields={"code": STRING, "message": STRING, "class": STRING, "details": DYN, "step": STRING},
+    required=frozenset({"code", "message", "class", "details", "step"}),
     closed=True,
 )
 _ROUND_ROOTS = {"round": INT}
@@ -76,6 +80,12 @@ class Scope(Struct):
         for other in others:
             self.available &= other.available
             self.known &= other.known
+
+    def meet_or_become(self, others: list[Scope]) -> None:
+        """Meet with others by which the flow comes here too; alone they are what is certain."""
+        if others and not self.reachable:
+            self.available, self.known, self.reachable = set(others[0].available), others[0].known, True
+        self.meet(others)
 
     def of_items(self, item: Type) -> Scope:
         """Return the scope of the steps that run for each item of a list."""
@@ -152,15 +162,18 @@ class Catalogue:
 
         It runs when everything is decided, so that no reading depends on chance. `scope` is that before the step.
         """
+        loop = next((block for block, kind, _ in self._declared[step].blocks if isinstance(kind, ForeachModel)), None)
 
         def facts(name: str) -> StepFacts | None:
-            known = self._facts(name, scope, None)
+            declared = self._declared.get(name)
+            is_beside = loop is not None and declared is not None and any(b == loop for b, _, _ in declared.blocks)
+            known = self._facts(name, scope, ResultOf(loop) if loop is not None and is_beside else None)
             if known is None or known.uncertain is None or not known.guardable:
                 return known
             reason = "its outcome may be unknown when it is undone" if name == step else None
             return StepFacts(known.output, reason or f"it may not have run when `{step}` is undone")
 
-        roots = {"input": input_type, "instance": INSTANCE, "now": STRING}
+        roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **scope.roots}
         return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known)
 
     def environment(self, scope: Scope, *, input_type: Type, at: At, extra: dict[str, Type]) -> Environment:
@@ -186,13 +199,19 @@ class Catalogue:
         if declared is None or not name:
             return None
         kind = declared.step.kind
-        if name in self._silent or (kind is not None and not isinstance(kind, WITH_OUTPUT)):
+        is_given = isinstance(kind, WITHOUT_OWN_OUTPUT) and _is_given_output(declared.step)
+        if name in self._silent or (kind is not None and not is_given and not isinstance(kind, WITH_OUTPUT)):
             return StepFacts(None, None)
         output = self.output_of(name)
         if name in scope.available or not scope.reachable:
             return StepFacts(output, None)
         reason, guardable = self._why_not(declared, at)
         return StepFacts(output, reason, guardable)
+
+    def _blocks_of(self, declared: _Declared, shared: int) -> list[_Declared]:
+        """List the blocks around a step that are not around the place which reads it."""
+        names = (block for block, kind, _ in declared.blocks[shared:] if isinstance(kind, BLOCKS))
+        return [self._declared[block] for block in names]
 
     def _why_not(self, declared: _Declared, at: At) -> tuple[str, bool]:
         """Say why a step is not certain at a place, and whether a guard can help."""
@@ -236,9 +255,17 @@ class Catalogue:
                 return f"`{block}` has `join: {kind.join.policy}`, which does not need every branch to be done", True
             if isinstance(kind, ParallelModel) and any(lane.needs for lane in kind.lanes if lane.label == label):
                 return "it is skipped if all that it needs is", True
+        if isinstance(declared.step.kind, WITHOUT_OWN_OUTPUT):
+            return "it has an output only where an error handler has given it one", True
+        if any(kind.step.on_error for kind in self._blocks_of(declared, shared)):
+            return "it may not have run, or not to its end, where the failure of a block around it is handled", True
         if declared.step.on_error:
             return "it has no output where an error handler took its failure", True
         return "a block around it has a `when`", True
+
+
+def _is_given_output(step: StepModel) -> bool:
+    return any(handler.then is Handling.CONTINUE for handler in step.on_error)
 
 
 def _beside(block: str, parallel: ParallelModel, label: str, own: str) -> tuple[str, bool]:
@@ -279,6 +306,11 @@ def _walk(
                     yield from _walk(lane.steps, (*blocks, (step.id, step.kind, lane.label)))
             case ForeachModel(steps=inner):
                 yield from _walk(inner, (*blocks, (step.id, step.kind, "")))
+
+
+def steps_inside(step: StepModel) -> Iterator[StepModel]:
+    """Give all steps in a block, not those of its own error handlers, which come behind it."""
+    return (inner for inner, blocks in _walk((replace(step, on_error=()),), ()) if blocks)
 
 
 def steps_within(steps: tuple[StepModel, ...]) -> Iterator[StepModel]:

@@ -79,11 +79,6 @@ class StepReader(Struct):
         kind = self._kind_of(node)
         fields = Fields(node, keys.STEP_KEYS[kind] if kind else keys.ANY_STEP, self.findings)
         identifier = self._identifier(fields)
-        for name in ("on_error", "compensate") if self._foreach_depth else ():
-            if fields.has(name):
-                message = f"`{name}` on the steps of a `foreach` is not part of this version of the language"
-                hint = "make a child workflow of the item's steps, which may have it"
-                self.findings.at(Code.NOT_YET_SUPPORTED, fields.key_place(name), message, hint)
         return StepModel(
             id=identifier or "",
             kind=self._read_kind(kind, fields) if kind else None,

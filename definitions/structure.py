@@ -17,8 +17,8 @@ _ENDS = frozenset({NodeKind.FAIL, NodeKind.RETURN})
 class Lane(Struct, frozen=True):
     """One lane of a block: a case, a branch, the steps of an item, or a step of a dependency graph.
 
-    Such a step `needs` other lanes by label; `when` is the source of a case's condition.
-    Or the steps of an error handler; `when` says when a case or a handler is taken.
+    Such a step `needs` other lanes by label. Or the steps of an error handler; `when` says when a case or a handler is
+    taken.
     """
 
     label: str
@@ -38,11 +38,15 @@ class Lane(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """A block of steps: a branch, parallel or foreach, or a step with its error handlers; `join` may be None."""
+    """A block of steps: a branch, parallel or foreach, or a step with its error handlers; `join` may be None.
+
+    `handled` is the join behind the steps of its error handlers, None where they have none.
+    """
 
     opener: Node
     lanes: tuple[Lane, ...]
     join: Node | None
+    handled: Node | None = None
 
     @property
     def has_needs(self) -> bool:
@@ -52,7 +56,7 @@ class Block(Struct, frozen=True):
     @property
     def goes_on(self) -> bool:
         """Tell whether the flow can leave the block."""
-        return self.join is not None or self.opener.kind is NodeKind.FOREACH
+        return self.join is not None or self.handled is not None or self.opener.kind is NodeKind.FOREACH
 
 
 Part = Node | Block
@@ -83,43 +87,58 @@ class _Finder:
         found: list[Part] = []
         place = start
         while place < stop:
-            node = self._nodes[place]
-            if node.kind is NodeKind.FOREACH:
-                end = next((at for at in range(place + 1, stop) if self._nodes[at].within != node.id), stop)
-                found.append(Block(node, (Lane("each item", None, self.parts(place + 1, end)),), None))
-                place = end
-                continue
-            join = self._joins.get(place)
-            if node.kind not in _OPENERS and join is None:
-                found.append(node)
-                place += 1
-                continue
-            end = stop if join is None else join
-            found.append(Block(node, self._lanes_of(node, place, end), None if join is None else self._nodes[join]))
-            place = end + 1
+            part, place = self._part(place, stop)
+            found.append(part)
         return tuple(found)
+
+    def _part(self, place: int, stop: int) -> tuple[Part, int]:
+        """Find what begins at a place, and where it ends."""
+        node = self._nodes[place]
+        join = self._joins.get(place)
+        if node.kind is NodeKind.FOREACH:
+            end = next((at for at in range(place + 1, stop) if self._nodes[at].within != node.id), stop)
+            items = Lane("each item", None, self.parts(place + 1, end))
+            return self._with_handlers(Block(node, (items,), None), place, end)
+        if node.kind not in _OPENERS:
+            if join is None:
+                return node, place + 1
+            past = Lane("done", None, ())
+            return self._with_handlers(Block(node, (past,), None), place, place + 1)
+        end = stop if join is None else join
+        block = Block(node, self._lanes_of(node, place, end), None if join is None else self._nodes[join])
+        return self._with_handlers(block, end, min(end + 1, stop))
+
+    def _with_handlers(self, block: Block, face: int, end: int) -> tuple[Block, int]:
+        """Add the lanes of the handlers that begin at a block's face, or at a step, beside its own."""
+        join = self._joins.get(face)
+        if join is None:
+            return block, end
+        labels = {
+            handler_case(index): f"on {handler.match}"
+            for index, handler in enumerate(block.opener.handlers)
+            if handler.then is Handling.STEPS
+        }
+        starts = [self._cases[face][label] for label in labels]
+        stops = [*starts[1:], join]
+        lanes = [
+            Lane(label, when, self.parts(start, stop))
+            for (label, when), start, stop in zip(labels.items(), starts, stops, strict=True)
+        ]
+        return Block(block.opener, (*block.lanes, *lanes), block.join, self._nodes[join]), join + 1
 
     def _lanes_of(self, opener: Node, place: int, end: int) -> tuple[Lane, ...]:
         plans: list[tuple[str, str | None, tuple[str, ...]]]
         if isinstance(opener.spec, ForkSpec):
             plans = [(lane.label, None, lane.needs) for lane in opener.spec.lanes]
             starts = [self._lanes[opener.id, lane.label] for lane in opener.spec.lanes]
-        elif isinstance(opener.spec, BranchSpec):
+        else:
+            assert isinstance(opener.spec, BranchSpec), f"node {opener.id} opens no lanes"
             plans = [
                 (case.label, None if case.when is None else f"when {case.when.source}", ())
                 for case in opener.spec.cases
             ]
             # An empty case leads straight to the join and has no stretch of its own.
             starts = [min(self._cases[place][case.label], end) for case in opener.spec.cases]
-        else:
-            # The way past a step that has error handlers is a lane beside theirs.
-            labels = {
-                handler_case(index): f"on {handler.match}"
-                for index, handler in enumerate(opener.handlers)
-                if handler.then is Handling.STEPS
-            }
-            plans = [("done", None, ()), *((label, when, ()) for label, when in labels.items())]
-            starts = [end, *(self._cases[place][label] for label in labels)]
         stops = sorted({*starts, end})
         return tuple(
             Lane(label, when, self.parts(start, next((stop for stop in stops if stop > start), end)), needs)

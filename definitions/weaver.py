@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from definitions import bounds, child_steps, joins, limits
+from definitions import bounds, child_steps, joins
+from definitions.block_checks import check_lanes, check_retry, check_undone_once
 from definitions.bounds import Bounds
 from definitions.children import Children, schema_of
 from definitions.codes import Code
@@ -32,7 +33,6 @@ from definitions.graph import (
     LaneSpec,
     Node,
     NodeKind,
-    PollSpec,
     ReturnSpec,
     SetSpec,
     SignalSpec,
@@ -59,10 +59,22 @@ from definitions.model import (
     UntilModel,
     WaitModel,
 )
+from definitions.polls import poll_bounds, poll_spec
 from definitions.schema import type_of_schema
-from definitions.scope import WITH_OUTPUT, At, Catalogue, ResultOf, Scope, round_roots, signal_roots
+from definitions.scope import (
+    BLOCKS,
+    WITH_OUTPUT,
+    WITHOUT_OWN_OUTPUT,
+    At,
+    Catalogue,
+    ResultOf,
+    Scope,
+    round_roots,
+    signal_roots,
+)
 from definitions.source import Source
-from definitions.tasks import Policy, keys_of, policy_of, spec_of
+from definitions.task_weaver import TaskWeaver
+from definitions.tasks import spec_of
 from definitions.template import Template
 from definitions.walk import Frontier, Spot, Walked, Woven
 from definitions.yaml_tree import YamlNode
@@ -85,7 +97,10 @@ class Weaver:
         self._edges: list[Edge] = []
         self._inside: tuple[str, str] | None = None  # the innermost parallel lane around what is walked
         self._within: str | None = None  # the foreach around the step that is walked
+        self._items_max = 1  # how often that step can run, for as many items
+        self._tasks = TaskWeaver(model.defaults, self._expressions, findings)
         self._undoing: list[Bounds] = []
+        self._items: dict[str, Bounds] = {}  # of one item, by foreach
 
     def weave(self) -> Woven:
         """Walk everything and return the graph's parts; they are complete only if no finding was added."""
@@ -146,25 +161,33 @@ class Weaver:
         step = spot.step
         if not step.on_error and step.compensate is None:
             return self._kind(spot)
-        before = spot.scope.copy()
+        before, opener = spot.scope.copy(), len(self._nodes)
         ends, part = self._kind(spot)
-        if ends and step.compensate is not None:
-            self._compensation(step, step.compensate, before, ends[0][0])
-        return self._handled(spot, before, ends, part) if ends and step.on_error else (ends, part)
+        if step.kind is None or opener == len(self._nodes):
+            return ends, part
+        if step.compensate is not None:
+            self._compensation(step, step.compensate, before, opener)
+        if not step.on_error:
+            return ends, part
+        # What handles a block begins at its end, which it then has also if every way through it ends the instance.
+        return self._handled(spot, before, opener, (ends or self._join(step, [(opener, _SKIPPED)]), part))
 
     def _compensation(self, step: StepModel, task: TaskModel, before: Scope, index: int) -> None:
-        policy = self._policy(task)
         environment = self._catalogue.undoing(before, input_type=self._input_type, step=step.id)
-        template = self._expressions.template(task.input, environment).template
-        keys = self._keys(task, environment)
-        self._undoing.append(policy.bounds() if policy else bounds.NOTHING)
-        if policy and template and task.type:
-            self._nodes[index] = replace(self._nodes[index], compensate=spec_of(task, policy, template, keys))
+        spec, part = self._tasks.woven(task, environment)
+        if isinstance(step.kind, BLOCKS):
+            check_undone_once(step, self._findings)
+        self._undoing.append(bounds.times(part, self._items_max))
+        self._nodes[index] = replace(self._nodes[index], compensate=spec)
 
-    def _handled(self, spot: Spot, before: Scope, ends: Frontier, part: Bounds) -> tuple[Frontier, Bounds]:
-        step, source = spot.step, ends[0][0]
-        before.error_of = step.id
-        outputs, lanes, left, handlers = [self._catalogue.output_of(step.id)], [], [], []
+    def _handled(
+        self, spot: Spot, before: Scope, opener: int, walked: tuple[Frontier, Bounds]
+    ) -> tuple[Frontier, Bounds]:
+        step, (ends, part), source = spot.step, walked, walked[0][0][0]
+        has_own_output = not isinstance(step.kind, WITHOUT_OWN_OUTPUT)
+        face = before.error_of = self._nodes[source].id
+        outputs = [self._catalogue.output_of(step.id)] if has_own_output else []
+        lanes, left, handlers = [], [], []
         for index, model in enumerate(step.on_error):
             here = before.copy()
             value = None
@@ -178,19 +201,32 @@ class Weaver:
                 value = checked.template
                 outputs.append(checked.type)
                 lanes.append(bounds.value())
+                left += [] if has_own_output else [here]
             if model.match is not None and model.then is not None:
                 handlers.append(Handler(model.match, model.then, model.retries_max, model.backoff, value))
-        self._nodes[source] = replace(self._nodes[source], handlers=tuple(handlers))
-        self._catalogue.learn(step.id, union(outputs))
-        spot.scope.meet(left)
+        self._nodes[opener] = replace(self._nodes[opener], handlers=tuple(handlers))
+        if outputs:
+            self._catalogue.learn(step.id, union(outputs))
+        spot.scope.meet_or_become(left)
         retries = [(each.retries_max, each.backoff_seconds) for each in handlers]
-        part = bounds.sequence([bounds.retried(part, retries), bounds.choice(lanes)])
+        part = bounds.sequence([self._retried(step, part, retries), bounds.choice(lanes)])
         if any(model.then is Handling.STEPS for model in step.on_error):
             line, column = step.place
-            spec = JoinSpec(JoinPolicy.ALL, step.id)
-            join = Node(f"{step.id}{HANDLED}", NodeKind.JOIN, spec, None, None, line, column, self._inside)
+            spec = JoinSpec(JoinPolicy.ALL, face)
+            place = (line, column, self._inside)
+            join = Node(f"{step.id}{HANDLED}", NodeKind.JOIN, spec, None, None, *place, within=self._within)
             return [(self._append(join, ends), None)], bounds.sequence([part, bounds.record()])
         return ends, part
+
+    def _retried(self, step: StepModel, part: Bounds, retries: list[tuple[int, float]]) -> Bounds:
+        """Return the bounds of a step that its handlers may do again; what can't be done again is found here."""
+        if isinstance(step.kind, BLOCKS) and any(times for times, _ in retries):
+            check_retry(step, self._findings)
+        if isinstance(step.kind, ForeachModel):
+            times = sum(times for times, _ in retries)
+            loop = self._loop(step.kind, self._items.get(step.id, bounds.NOTHING), retries=times)
+            return bounds.sequence([loop, bounds.retried(bounds.NOTHING, retries)])
+        return bounds.retried(part, retries)
 
     def _kind(self, spot: Spot) -> tuple[Frontier, Bounds]:
         match spot.step.kind:
@@ -284,58 +320,27 @@ class Weaver:
 
     # Tasks
 
-    def _policy(self, task: TaskModel, timeout_max: float | None = None) -> Policy | None:
-        policy = policy_of(task.options, self._model.defaults, timeout_max=timeout_max)
-        if policy is None:
-            message = "no queue is named for this task"
-            hint = "write `queue: NAME` here or in `defaults`"
-            self._findings.at(Code.QUEUE_MISSING, task.place, message, hint)
-        return policy
-
-    def _keys(self, task: TaskModel, environment: Environment) -> tuple[Template, ...]:
-        written = keys_of(task.options, self._model.defaults)
-        made = [self._expressions.text(key, environment, what="a concurrency key") for key in written]
-        return tuple(key for key in made if key is not None)
-
     def _task(self, spot: Spot, task: TaskModel) -> tuple[Frontier, Bounds]:
-        step, scope = spot.step, spot.scope
-        policy = self._policy(task)
-        template = self._expressions.template(task.input, self._environment(scope, step.id)).template
-        keys = self._keys(task, self._environment(scope, step.id))
-        spec = spec_of(task, policy, template, keys) if policy and template and task.type else None
+        spec, part = self._tasks.woven(task, self._environment(spot.scope, spot.step.id))
         index = self._add(spot, NodeKind.TASK, spec)
         self._succeed(spot, type_of_schema(task.output_schema))
-        return [(index, None)], policy.bounds() if policy else bounds.NOTHING
+        return [(index, None)], part
 
     def _poll(self, spot: Spot, poll: PollModel) -> tuple[Frontier, Bounds]:
         step, scope = spot.step, spot.scope
-        policy = self._policy(poll.task, poll.timeout)
+        policy = self._tasks.policy(poll.task, poll.timeout)
         output = type_of_schema(poll.task.output_schema)
         inside = self._environment(scope, step.id, round_roots())
         template = self._expressions.template(poll.task.input, inside).template
-        keys = self._keys(poll.task, inside)
+        keys = self._tasks.keys(poll.task, inside)
         judging = self._environment(scope, step.id, round_roots(output))
         fails = self._expressions.condition(poll.fail_when, judging).expression if poll.fail_when else None
         done = self._expressions.condition(poll.done_when, judging).expression if poll.done_when else None
-        spec = None
-        part = bounds.NOTHING
-        if policy and poll.every and poll.max_rounds and poll.timeout:
-            widest = poll.every if poll.backoff == 1.0 else max(limits.POLL_EVERY_SECONDS_MAX_DEFAULT, poll.every)
-            every_max = poll.max_every or widest
-            rounds = bounds.Rounds(poll.max_rounds, poll.every, poll.backoff, every_max)
-            part = bounds.poll(policy.bounds(), rounds, timeout_seconds=poll.timeout)
+        spec, part = None, bounds.NOTHING
+        if policy:
+            part = poll_bounds(poll, policy)
             if template and done and poll.task.type:
-                spec = PollSpec(
-                    task=spec_of(poll.task, policy, template, keys),
-                    done_when=done,
-                    fail_when=fails,
-                    every_seconds=poll.every,
-                    backoff=poll.backoff,
-                    every_seconds_max=every_max,
-                    rounds_max=poll.max_rounds,
-                    timeout_seconds=poll.timeout,
-                    continue_on_round_error=poll.continue_on_round_error,
-                )
+                spec = poll_spec(poll, spec_of(poll.task, policy, template, keys), done, fails)
         index = self._add(spot, NodeKind.POLL, spec)
         self._succeed(spot, output)
         return [(index, None)], part
@@ -411,7 +416,8 @@ class Weaver:
             walked[label] = self._lane(lanes[label], ways if needs[label] else [(opener, label)], here)
         self._inside = outer
         always = joins.certain_after(needs, conditional)
-        self._check_lanes(step, parallel.join, {label: walked[label].goes_on for label in order}, always)
+        goes_on = {label: walked[label].goes_on for label in order}
+        check_lanes(step, parallel.join, goes_on, always=always, findings=self._findings)
         if parallel.join.policy is JoinPolicy.ALL:
             # Then the flow goes on only when no lane has failed, so what those that can't be skipped did is certain.
             for label in order:
@@ -431,9 +437,9 @@ class Weaver:
         opener = self._add(spot, NodeKind.FOREACH, None)
         here = scope.of_items(DYN if checked is None else checked.type.items or DYN)
         around = self._inside, self._within
-        self._inside, self._within = None, step.id
+        self._inside, self._within, self._items_max = None, step.id, foreach.max_items or 1
         _, part = self._block(foreach.steps, [], here)
-        self._inside, self._within = around
+        (self._inside, self._within), self._items_max = around, 1  # a foreach stands in no other
         if not here.reachable:
             message = "every item always ends the instance, so the foreach never has a result"
             self._findings.at(Code.UNREACHABLE_JOIN, step.place, message, "end the instance after the foreach")
@@ -448,8 +454,11 @@ class Weaver:
             spec = ForeachSpec(checked.expression, foreach.max_items, foreach.concurrency, output, last)
             self._nodes[opener] = replace(self._nodes[opener], spec=spec)
         self._succeed(spot, Type(Kind.LIST, items=kind))
-        total = bounds.foreach(part, items_max=foreach.max_items or 1, concurrency=foreach.concurrency)
-        return [(opener, None)], total
+        self._items[step.id] = part
+        return [(opener, None)], self._loop(foreach, part)
+
+    def _loop(self, foreach: ForeachModel, part: Bounds, *, retries: int = 0) -> Bounds:
+        return bounds.foreach(part, items_max=foreach.max_items or 1, concurrency=foreach.concurrency, retries=retries)
 
     def _lane(self, lane: LaneModel, ways: Frontier, scope: Scope) -> Walked:
         """Walk one lane; of a step of a dependency graph, tell what is certain if it has run."""
@@ -468,24 +477,6 @@ class Weaver:
             # It ends the instance where it runs. Where it is skipped, what needs it is decided by its first step.
             ends = [(start, _SKIPPED)]
         return Walked(ends, part, inner, scope, goes_on)
-
-    def _check_lanes(self, step: StepModel, join: JoinModel, goes_on: dict[str, bool], always: frozenset[str]) -> None:
-        """Refuse a join that is not reached or not satisfied on some path that no failure is on."""
-        ending = [label for label in goes_on if label in always and not goes_on[label]]
-        if join.policy in {JoinPolicy.ALL, JoinPolicy.SETTLED}:
-            for label in ending:
-                message = f"the branch `{label}` always ends the instance, so the join can never be reached"
-                self._findings.at(Code.UNREACHABLE_JOIN, step.place, message, "end the instance after the block")
-            return
-        needed = join.at_least if join.policy is JoinPolicy.AT_LEAST else 1
-        sure = [label for label in goes_on if label in always and goes_on[label]]
-        if len(sure) < needed and goes_on:
-            doubtful = ", ".join(f"`{label}`" for label in goes_on if label not in sure)
-            who = f"{len(sure)} of {len(goes_on)} branches are sure to run to their end"
-            because = f": {doubtful} can be skipped or end the instance" if doubtful else ""
-            message = f"this join needs {needed} done, but only {who}{because}"
-            hint = "give a branch a step without `when`, ask for fewer, or use `join: settled`"
-            self._findings.at(Code.UNSATISFIABLE_JOIN, join.place, message, hint)
 
     def _join(self, step: StepModel, ends: Frontier, join: JoinModel | None = None) -> Frontier:
         if not ends:

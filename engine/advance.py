@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from definitions.graph import FailSpec, Node, NodeKind, PollSpec, ReturnSpec, SetSpec
 from engine import (
+    blocks,
     breakpoints,
     children,
     compensating,
@@ -209,6 +210,8 @@ def _settle(draft: Draft) -> None:
             return
         if draft.state is InstanceState.ENDING and draft.compensation is Compensation.WANTED:
             compensating.begin(draft)
+        if draft.state is InstanceState.COMPENSATING:
+            compensating.put_away(draft)
         node = compensating.next_node(draft) if draft.state is InstanceState.COMPENSATING else None
         if node is None:
             assert draft.ending_as is not None
@@ -220,18 +223,23 @@ def _settle(draft: Draft) -> None:
 
 
 def _decide_on(draft: Draft) -> None:
-    while draft.decided or draft.openings or draft.failures or draft.joins:
+    while draft.decided or draft.openings or draft.failures or draft.joins or draft.blocks:
         while (draft.decided or draft.openings) and draft.state is not InstanceState.ENDING:
             _flow_on(draft)
         draft.decided.clear()
         if draft.state is InstanceState.ENDING:
             draft.joins.clear()
+            draft.blocks.clear()
         if draft.failures:
             _judge_failure(draft, draft.failures.popleft())
         elif draft.joins:
             join = next(iter(draft.joins))
             del draft.joins[join]
             joining.judge(draft, join)
+        elif draft.blocks:
+            face = next(iter(draft.blocks))
+            del draft.blocks[face]
+            blocks.judge(draft, face)
 
 
 def _flow_on(draft: Draft) -> None:
@@ -244,7 +252,7 @@ def _flow_on(draft: Draft) -> None:
         return  # its item was done with meanwhile
     draft.look_at(identifier)
     for target in draft.flow.outgoing[identifier]:
-        if target not in draft.steps:
+        if target not in draft.steps or blocks.is_waiting_for_lanes(draft.steps[target]):
             _enter(draft, target)
     if draft.flow.bodies:
         foreach.decided(draft, identifier)
@@ -254,7 +262,14 @@ def _judge_failure(draft: Draft, step: Step) -> None:
     if draft.state is InstanceState.COMPENSATING:
         compensating.failed(draft, draft.steps[step.id])
         return
+    step = draft.steps[step.id]
+    if not step.waits_for_decision:
+        return  # a failure before it has given its block up
     is_handled = draft.state in _GOING_ON and bool(draft.flow.nodes[step.id].handlers)
+    if is_handled and blocks.close(draft, step):
+        recovery.reconsider(draft)
+        return
+    draft.stand_at(step.id)
     verdict = handlers.judge(draft, step) if is_handled else Verdict.UNHANDLED
     match verdict:
         case Verdict.HANDLED:
@@ -266,6 +281,9 @@ def _judge_failure(draft: Draft, step: Step) -> None:
             draft.begin_ending(Ending.FAILED, draft.failure_of(draft.steps[step.id]))
             return
     failed = draft.steps[step.id]
+    if draft.flow.guards.faces and draft.state in _GOING_ON and blocks.takes_failure(draft, failed):
+        recovery.reconsider(draft)
+        return
     if joining.takes_failure(draft, failed) or (draft.flow.bodies and foreach.takes_failure(draft, failed)):
         return
     if draft.state is InstanceState.RUNNING:  # one reason to hold is enough; the step shows its own
@@ -274,7 +292,12 @@ def _judge_failure(draft: Draft, step: Step) -> None:
 
 def _enter_again(draft: Draft, reopened: Step) -> None:
     """Enter a step that was taken back: what has had a task was let in by its `when`, the rest is judged anew."""
-    if reopened.round:
+    opener = blocks.begin_again(draft, reopened) if draft.flow.guards.faces else None
+    if opener is not None and opener.state is StepState.SUCCEEDED:
+        _run_or_fail(draft, draft.flow.nodes[opener.id])
+    elif opener is not None:
+        _enter(draft, opener.id)  # its `when` could not be judged
+    elif reopened.round or reopened.items is not None:
         _run_or_fail(draft, draft.flow.nodes[reopened.id])
     else:
         _enter(draft, reopened.id)
@@ -312,8 +335,11 @@ def _enter(draft: Draft, identifier: str) -> None:
         draft.joins[identifier] = None  # by the outcomes of its lanes, when the flow has settled
         return
     way = _way_in(draft, identifier)
-    if way is EdgeState.UNDECIDED:
+    if way is EdgeState.UNDECIDED or (way is EdgeState.DEAD and blocks.ends_elsewhere(draft, identifier)):
         return
+    own = draft.steps.get(identifier)
+    if own is not None:
+        draft.reopen(own)  # the end of a block that is done once more
     node = draft.flow.nodes[identifier]
     draft.stand_at(identifier)
     if way is EdgeState.DEAD:

@@ -7,43 +7,42 @@ then the engine's own rows are written. An instance whose advance raises is set 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from definitions.graph import ChildSpec, NodeKind, TaskSpec
+from definitions.graph import ChildSpec, TaskSpec
 from engine.admission import ended_places
 from engine.advance import advance
-from engine.command import CancelTask, Commands, Entry, InstructChild, SettledItem, SubmitTask, TakeSignal
+from engine.command import Entry, SubmitTask
 from engine.compensating import AFTER_END
-from engine.family import Born, born, children_insert, told_to_children, told_to_parent
-from engine.flow import Flow
+from engine.family import born, children_insert, told_to_children, told_to_parent
 from engine.formats import StateFormats
-from engine.instance import ENGINE_ERROR, OUTPUT, SIGNALS, Failure, Instance, Step
-from engine.items import own_name
+from engine.instance import ENGINE_ERROR, Failure, Instance, Step
 from engine.ports import Flows, TaskLayer, Terms
 from engine.scope import ValuesNeeded
-from engine.states import INSTANCE_TERMINAL, Control, InstanceState, StepReason
+from engine.states import INSTANCE_TERMINAL, Control, InstanceState
 from engine.stimulus import PauseRequested, Stimulus, SubmissionRefused
+from engine.store.effects import effects_delete, effects_insert
 from engine.store.instance_lists import labels_insert
 from engine.store.instances import Stored, instances_insert, instances_update
 from engine.store.items import items_insert
 from engine.store.limits import running_delete
-from engine.store.records import Recorded, history_insert, values_insert, values_load
-from engine.store.signals import signals_kept, signals_take
+from engine.store.records import Recorded, history_insert, values_delete, values_insert
+from engine.store.signals import signals_take
 from engine.store.steps import steps_delete, steps_insert, steps_update
 from engine.store.stimuli import Pending, StoredStimulus, stimuli_hold, stimuli_insert, stimuli_release
+from engine.work import Work, take, values_of_works
 from orbit.access import queue_not_found
 from orbit.clock import Micros, seconds
 from orbit.database import RunAgain
 from orbit.errors import OrbitError
 from orbit.ids import new_id
-from orbit.jsontext import Json, dumps
+from orbit.jsontext import dumps
 from orbit.logs import get_logger
 from orbit.store.journal import EventRecord, events_insert
 from pulse.cancellation import Cancel
@@ -59,33 +58,6 @@ _ENDS = frozenset(f"instance.{state.value.lower()}" for state in INSTANCE_TERMIN
 CAREFUL_SECONDS = 1.0
 
 _log = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Work:
-    """One instance on its way through the transaction: what it was, what is applied, what it has become."""
-
-    stored: Stored
-    flow: Flow
-    stimuli: list[Stimulus]
-    pending: Sequence[Pending] = ()
-    is_new: bool = False
-    instance: Instance = field(init=False)
-    changed_steps: set[str] = field(default_factory=set)
-    settled: list[SettledItem] = field(default_factory=list)
-    values: dict[str, Json] = field(default_factory=dict)
-    kept: dict[str, Json] = field(default_factory=dict)
-    recorded: list[Recorded] = field(default_factory=list)
-    cancels: list[CancelTask] = field(default_factory=list)
-    takes: list[TakeSignal] = field(default_factory=list)
-    pause: str | None = None
-    instructions: list[InstructChild] = field(default_factory=list)
-    children: list[Born] = field(default_factory=list)
-    has_told: bool = False  # stimuli for parents or children were stored: there is something to do at once
-    broken: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self.instance = self.stored.instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,35 +163,10 @@ class Advancer:
                     work.broken = error
                 else:
                     submits.extend((work, command) for command in commands.submits)
-                    _take(work, after, commands, now)
-            self._load_values(tx, needed)
+                    take(work, after, commands, now)
+            values_of_works(tx, self._tasks, needed)
             todo = [work for work, _ in needed]
         return submits
-
-    def _load_values(self, tx: Transaction, needed: Sequence[tuple[Work, frozenset[str]]]) -> None:
-        _load_signals(tx, [work for work, slots in needed if SIGNALS in slots])
-        stored: list[tuple[Work, str, tuple[bytes, str]]] = []
-        of_tasks: list[tuple[Work, str, bytes | None]] = []
-        for work, slots in needed:
-            for slot in slots - {SIGNALS}:
-                node = work.flow.nodes.get(own_name(slot))
-                if node is not None and node.kind in {NodeKind.TASK, NodeKind.POLL} and not _is_given(work, slot):
-                    of_tasks.append((work, slot, work.instance.steps[slot].task_id))
-                elif node is not None and node.kind is NodeKind.WORKFLOW and not _is_given(work, slot):
-                    child_id = work.instance.steps[slot].task_id
-                    assert child_id is not None, f"step {slot} has an output and no child"
-                    stored.append((work, slot, (child_id, OUTPUT)))
-                else:
-                    stored.append((work, slot, (work.instance.id, slot)))
-        texts = values_load(tx, [key for _, _, key in stored])
-        for work, slot, key in stored:
-            # A child may end without an output; whatever else is asked for has been kept.
-            work.values[slot] = None if key[1] == OUTPUT and key not in texts else json.loads(texts[key])
-        ids = [task_id for _, _, task_id in of_tasks if task_id is not None]
-        outputs = self._tasks.outputs(tx, ids) if ids else {}
-        for work, slot, task_id in of_tasks:
-            text = outputs.get(task_id) if task_id is not None else None
-            work.values[slot] = None if text is None else json.loads(text)
 
     def _submit(
         self, tx: Transaction, submits: Sequence[tuple[Work, SubmitTask]], terms: Terms, *, now: Micros
@@ -299,6 +246,8 @@ class Advancer:
         steps_insert(tx, entered)
         steps_update(tx, changed)
         _put_away(tx, good)
+        _forget(tx, good)
+        _keep_effects(tx, good)
         values_insert(tx, [(work.instance.id, slot, value) for work in good for slot, value in work.kept.items()])
         running_delete(tx, [place for work in good if _has_ended(work) for place in ended_places(work.stored)])
         signals_take(tx, [(take.id, take.step) for work in good for take in work.takes], now=now)
@@ -335,6 +284,30 @@ def _put_away(tx: Transaction, works: Sequence[Work]) -> None:
             (work, step.id) for work, item in settled for step in item.steps if step.id in work.stored.instance.steps
         ]
         steps_delete(tx, [(work.instance.id, step) for work, step in known])
+
+
+def _keep_effects(tx: Transaction, works: Sequence[Work]) -> None:
+    """Keep what may have to be undone of items that are done with, and forget what has been undone."""
+    new = [(work, effect) for work in works for effect in work.effects if effect.step not in work.undone]
+    # One that is heard of late may have been heard of before.
+    late = [(work, effect.step) for work, effect in new if effect.step not in _put_away_steps(work)]
+    effects_delete(tx, [(work.instance.id, step) for work, step in late])
+    effects_delete(tx, [(work.instance.id, step) for work in works for step in work.undone])
+    effects_insert(tx, [(work.instance.id, effect) for work, effect in new])
+
+
+def _forget(tx: Transaction, works: Sequence[Work]) -> None:
+    """Delete what is left of the steps of blocks that are done once more: rows that are not entered again, values."""
+    for work in works:
+        if work.reset:
+            known = work.stored.instance.steps.keys()
+            gone = sorted((work.reset & known) - work.instance.steps.keys() - _put_away_steps(work))
+            steps_delete(tx, [(work.instance.id, step) for step in gone])
+            values_delete(tx, work.instance.id, sorted(work.reset))
+
+
+def _put_away_steps(work: Work) -> set[str]:
+    return {step.id for item in work.settled for step in item.steps}
 
 
 def hold(tx: Transaction, helds: Sequence[Held], *, now: Micros) -> None:
@@ -399,31 +372,6 @@ def is_set_aside(instance: Instance) -> bool:
     return is_held_by_engine(instance) or instance.control is not Control.ACTIVE
 
 
-def _load_signals(tx: Transaction, works: Sequence[Work]) -> None:
-    if works:
-        kept = signals_kept(tx, [work.instance.id for work in works])
-        for work in works:
-            work.values[SIGNALS] = kept[work.instance.id]
-
-
-def _take(work: Work, after: Instance, commands: Commands, now: Micros) -> None:
-    work.instance = after
-    work.stimuli = []
-    work.changed_steps |= commands.steps
-    work.pause = work.pause or commands.pause
-    work.cancels.extend(commands.cancels)
-    work.settled.extend(commands.settled)
-    if commands.takes:
-        work.takes.extend(commands.takes)
-        work.values[SIGNALS] = after.values[SIGNALS]  # what was taken is gone for the advances that follow
-    work.instructions.extend(commands.instructions)
-    kept = commands.values or {}
-    work.kept |= kept
-    work.values |= kept
-    if commands.history:
-        work.recorded.append(Recorded(after.revision, now, commands.history))
-
-
 def _refuse(work: Work, command: SubmitTask, error: OrbitError, refused: dict[int, Work]) -> None:
     failure = Failure(error.code, error.message, error.details)
     work.stimuli.append(SubmissionRefused(command.step, command.round, failure, error.retryable))
@@ -469,11 +417,6 @@ def _request(work: Work, command: SubmitTask, spec: TaskSpec) -> TaskRequest:
 def _has_ended(work: Work) -> bool:
     """Tell whether an instance has become terminal here, and not before."""
     return work.instance.state in INSTANCE_TERMINAL and work.stored.instance.state not in INSTANCE_TERMINAL
-
-
-def _is_given(work: Work, step: str) -> bool:
-    """Tell whether a step's output is a person's or an error handler's, not its task's."""
-    return work.instance.steps[step].reason in {StepReason.RECOVERED, StepReason.HANDLED}
 
 
 def _is_changed(work: Work, due_at: Micros | None) -> bool:

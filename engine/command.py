@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from definitions.graph import ChildSpec, TaskSpec
+from engine.effects import Effect
 from engine.instance import Step
 from engine.stimulus import Instructed
 from orbit.clock import Micros
@@ -79,8 +80,9 @@ class Commands(Struct, frozen=True):
 
     `values` are to be kept (outputs that no task holds, and the instance's own), `steps` are the ids whose rows have
     changed, `settled` are items whose steps are out of the way from now on. `pause` asks for a pause with that reason,
-    after all else. Timers are not listed: `Instance.due_at` is
-    the next one.
+    after all else. `reset` are steps of a block that is done once more: their rows and values go, unless they were
+    entered again. `effects` are those of steps that were put away, `undone` the steps of which that is undone. Timers
+    are not listed: `Instance.due_at` is the next one.
     """
 
     submits: tuple[SubmitTask, ...] = ()
@@ -92,3 +94,6 @@ class Commands(Struct, frozen=True):
     steps: frozenset[str] = frozenset()
     settled: tuple[SettledItem, ...] = ()
     instructions: tuple[InstructChild, ...] = ()
+    reset: frozenset[str] = frozenset()
+    effects: tuple[Effect, ...] = ()
+    undone: tuple[str, ...] = ()

@@ -11,9 +11,13 @@ instance becomes, not what is undone.
 from __future__ import annotations
 
 from definitions.graph import Node, NodeKind
+from engine import blocks
 from engine.draft import Draft
-from engine.flow import Flow
+from engine.effects import EFFECTS, Effect, effects_of, in_order, leaves_something, past_slot, place_of
+from engine.flow import Flow, is_undoing, undone_step
 from engine.instance import Failure, Instance, Step
+from engine.items import own_name
+from engine.scope import ValuesNeeded, value_of
 from engine.states import INSTANCE_TERMINAL, Compensation, Ending, InstanceState, StepReason, StepState
 from engine.stimulus import LateSuccess
 
@@ -30,13 +34,13 @@ def begin(draft: Draft) -> None:
     """Begin to undo: the last task of an ending instance has ended."""
     draft.move(InstanceState.COMPENSATING)
     draft.compensation = Compensation.BEGUN
-    draft.record("instance.compensating", steps=[step.id for step in _to_undo(draft)])
+    draft.record("instance.compensating", steps=[effect.step for effect in _to_undo(draft)])
 
 
 def next_node(draft: Draft) -> Node | None:
     """Give the compensation to run next; None when all is undone."""
-    step = next(iter(_to_undo(draft)), None)
-    return None if step is None else draft.flow.compensations[step.id]
+    effect = next(iter(_to_undo(draft)), None)
+    return None if effect is None else draft.flow.compensations[effect.step]
 
 
 def failed(draft: Draft, step: Step) -> None:
@@ -62,7 +66,7 @@ def end_cancelled(draft: Draft, error: Failure) -> None:
 def abandon(draft: Draft) -> None:
     """End the instance FAILED with what is left not undone, as a person has decided."""
     draft.compensation = Compensation.ABANDONED
-    draft.record("instance.compensation_abandoned", steps=[step.id for step in _to_undo(draft)])
+    draft.record("instance.compensation_abandoned", steps=[effect.step for effect in _to_undo(draft)])
     draft.move(InstanceState.ENDING)
     draft.end_as(Ending.FAILED, draft.error)
 
@@ -78,12 +82,15 @@ def effect_seen(draft: Draft, late: LateSuccess) -> None:
     draft.record("step.late_success", late.step, round=late.round)
     step = draft.steps.get(late.step)
     if step is None:
-        return  # its item is done with and has been put away, and nothing in an item is undone
+        _late_effect(draft, late.step)  # its item is done with and has been put away
+        return
     step = draft.change(step, doubts=step.doubts + 1)
     if step.reason is StepReason.RETRY and draft.flow.nodes[step.id].kind is NodeKind.TASK:
         # No handler does once more what is done: its failure is judged anew.
         assert step.error is not None, f"step {step.id} is tried again without an error"
         draft.fail(step.id, step.error)
+    elif draft.flow.guards.faces:
+        blocks.late_success(draft, step)
 
 
 def has_undone_all(flow: Flow, instance: Instance) -> bool:
@@ -103,37 +110,65 @@ def _left_by_child(flow: Flow, instance: Instance, node: Node) -> bool:
         around = instance.steps.get(node.within)  # its items have been put away: they may have had children
         return around is not None and around.items is not None and around.items.next > 0
     step = instance.steps.get(node.id)
-    return step is not None and _leaves_something(flow, step)
+    return step is not None and leaves_something(flow, instance.steps, step)
 
 
-def refusal(flow: Flow, instance: Instance, step: str) -> str | None:
+def refusal(instance: Instance, step: str) -> str | None:
     """Say why a decision about a step does not fit an instance that undoes what it did; None if it does."""
-    if is_underway(instance) and step not in flow.undoing:
+    if is_underway(instance) and not is_undoing(step):
         return "the instance undoes what it did: only a compensation can be recovered"
     return None
 
 
-def _to_undo(draft: Draft) -> list[Step]:
-    order = draft.flow.order
+def _to_undo(draft: Draft) -> tuple[Effect, ...]:
+    """List what is left to undo, the next first; of what was put away only the latest. Raises ValuesNeeded."""
     left = [
-        step
-        for name, node in draft.flow.compensations.items()
-        if node.id not in draft.steps
-        and (step := draft.steps.get(name)) is not None
-        and _leaves_something(draft.flow, step)
+        effect
+        for effect in effects_of(draft.flow, draft.steps)
+        if draft.flow.compensations[effect.step].id not in draft.steps
     ]
-    # Steps that were decided by one advance have one instant; then the flow's own order says which came later.
-    return sorted(left, key=lambda step: (step.finished_at or 0, order[step.id]), reverse=True)
+    known = {effect.step for effect in left}
+    left += [
+        effect
+        for effect in _put_away(draft)
+        if effect.step not in known and draft.flow.compensations[effect.step].id not in draft.steps
+    ]
+    return in_order(left)
 
 
-def _leaves_something(flow: Flow, step: Step) -> bool:
-    """Tell whether a step has had an effect, or may have, that is still there."""
-    if step.may_have_effect:
-        return True
-    # What a child did before it failed or was cancelled is there, unless it has undone that itself.
-    has_child = flow.nodes[step.id].kind is NodeKind.WORKFLOW and step.task_id is not None
-    has_stopped = step.state in {StepState.FAILED, StepState.CANCELLED}
-    return has_child and has_stopped and not (step.error is not None and step.error.is_undone)
+def _put_away(draft: Draft) -> tuple[Effect, ...]:
+    loops = (draft.steps.get(loop) for loop in draft.flow.undone_loops)
+    if not any(loop is not None and loop.items is not None and loop.items.next for loop in loops):
+        return ()
+    found: tuple[Effect, ...] = value_of(draft, EFFECTS)
+    return found
+
+
+def put_away(draft: Draft) -> None:
+    """Put the compensations that have ended of steps that were put away beside them."""
+    if not draft.flow.undone_loops:
+        return
+    for step in list(draft.steps.values()):
+        item = draft.flow.item_of(step.id) if is_undoing(step.id) else None
+        is_done = step.state in {StepState.SUCCEEDED, StepState.SKIPPED}
+        if item is not None and is_done and undone_step(step.id) not in draft.steps:
+            _put_away(draft)
+            draft.settle_undone(step, item)
+
+
+def _late_effect(draft: Draft, identifier: str) -> None:
+    """Let a step that was put away without an effect be undone too, unless that is known or done already."""
+    undoing, item = draft.flow.compensations.get(identifier), draft.flow.item_of(identifier)
+    if undoing is None or item is None:
+        return
+    slots = past_slot(own_name(undoing.id), item.index), past_slot(item.foreach, item.index)
+    missing = frozenset(slot for slot in slots if slot not in draft.values)
+    if missing:
+        raise ValuesNeeded(missing)
+    undone, past = draft.values[slots[0]], {step.id: step for step in draft.values[slots[1]]}
+    step = past.get(identifier)
+    if not undone and undoing.id not in draft.steps and step and not leaves_something(draft.flow, past, step):
+        draft.add_effects([Effect(identifier, draft.now, place_of(draft.flow, identifier))])
 
 
 def _with_reason(error: Failure, reason: Failure | None) -> Failure:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.batch import Advancer, Work
+from engine.batch import Advancer
 from engine.instance import Instance
 from engine.pausing import PAUSABLE
 from engine.states import INSTANCE_TERMINAL, Control, InstanceState
 from engine.stimulus import CancelRequested, PauseRequested, ResumeRequested, Stimulus
 from engine.store.instances import instance_lock
 from engine.store.steps import steps_load
+from engine.work import Work
 from orbit.clock import Micros
 from orbit.database import Database
 from orbit.errors import NotFound, StateConflict, Unavailable

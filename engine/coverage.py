@@ -83,6 +83,7 @@ def path_of(trace: Iterable[Line]) -> list[str]:
 def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
     """List what one run has covered."""
     lines = list(trace)
+    opens = {node.id: node.spec.opens for node in graph.nodes if isinstance(node.spec, JoinSpec)}
     found = {Item(undone_step(step), "undone" if is_undoing(step) else "ran") for step in path_of(lines)}
     for line in lines:
         step, data = None if line.entry.step is None else own_name(line.entry.step), line.entry.data
@@ -96,7 +97,7 @@ def covered_by(graph: Graph, trace: Iterable[Line]) -> frozenset[Item]:
             case "step.failed" if step is not None and data["error"]["code"] == signals.TIMED_OUT:
                 found.add(Item(step, "timed_out"))
             case "step.error_handled" if step is not None:
-                found.add(Item(step, "handled", str(data["handler"])))
+                found.add(Item(opens.get(step, step), "handled", str(data["handler"])))
             case "step.skipped" if step is not None and data["reason"] == StepReason.WHEN:
                 found.add(Item(step, "skipped"))
             case "step.failed" if step is not None and data["error"]["code"] == polling.EXHAUSTED:

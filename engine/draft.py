@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from definitions.graph import NodeKind
 from engine.command import CancelTask, Commands, Entry, InstructChild, SettledItem, SubmitTask, TakeSignal
-from engine.flow import Flow
+from engine.effects import EFFECTS, Effect, effects_of, in_order
+from engine.flow import Flow, undone_step
 from engine.instance import SIGNALS, Failure, Instance, Signal, Step
-from engine.items import Item
+from engine.items import Item, own_name
 from engine.states import (
     CONTROL_MOVES,
     INSTANCE_MOVES,
@@ -57,13 +58,17 @@ class Draft:
         self.decided: deque[str] = deque()
         self.failures: deque[Step] = deque()
         self.joins: dict[str, None] = {}  # those that have to be judged by the outcomes of their lanes
+        self.blocks: dict[str, None] = {}  # faces of failed blocks that may have come to rest
         # Steps of items that are about to begin, and the item whose values expressions see at the moment.
         self.openings: deque[str] = deque()
         self.item: Item | None = None
         self.begun_items = 0
         self.arriving: frozenset[str] = frozenset()
         self._settled: list[SettledItem] = []
+        self._effects: tuple[Effect, ...] = ()
+        self._undone: list[str] = []
         self._reopened: dict[str, Step] = {}
+        self._reset: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._submits: dict[str, SubmitTask] = {}
         self._cancels: list[CancelTask] = []
@@ -136,7 +141,21 @@ class Draft:
             fields |= {"rounds_before": was.round, "retry_of": was.task_id or was.retry_of, "log": was.log}
             fields.setdefault("items", was.items)
             fields |= {"retries": was.retries, "doubts": was.doubts}
+        elif fields.get("round") and self.flow.guards.faces:
+            # In a block that is done once more, too: its face knows how far the rounds of its steps had come.
+            around = (self.steps.get(face) for face in self.flow.faces_around(identifier))
+            before = max((face.round for face in around if face is not None), default=0)
+            fields |= {"round": before + fields["round"], "rounds_before": before}
         return self._put(Step(identifier, state, self.now, **fields))
+
+    def reset(self, identifier: str) -> Step:
+        """Forget a step of a block that is done once more: it is entered as if for the first time."""
+        step = self.steps.pop(identifier)
+        self._reset[identifier] = None
+        self._changed.pop(identifier, None)
+        self.values.pop(identifier, None)
+        self._kept.pop(identifier, None)
+        return step
 
     def reopen(self, step: Step) -> None:
         """Take a decided step, or one under review, back: it has to be entered again in this advance."""
@@ -197,6 +216,8 @@ class Draft:
     def look_at(self, identifier: str) -> None:
         """Let the joins around a step be judged when the flow has settled."""
         self.joins |= dict.fromkeys(self.flow.lanes.concerned.get(identifier, ()))
+        if self.flow.guards.faces:
+            self.blocks |= dict.fromkeys(self.flow.faces_around(identifier))
 
     def stop(self, step: Step, reason: StepReason) -> None:
         """Stop an unfinished step: what waits is cancelled, what runs is asked to stop."""
@@ -213,6 +234,24 @@ class Draft:
         for step in steps:
             self._changed.pop(step.id, None)
         self._settled.append(SettledItem(item.foreach, item.index, steps))
+        if item.foreach in self.flow.undone_loops:
+            self.add_effects(effects_of(self.flow, {step.id: step for step in steps}))
+
+    def add_effects(self, effects: Iterable[Effect]) -> None:
+        """Keep in mind what has to be undone of steps that are put away, if the instance undoes what it did."""
+        new = tuple(effects)
+        self._effects += new
+        if EFFECTS in self.values:
+            self.values[EFFECTS] = in_order((*self.values[EFFECTS], *new))
+
+    def settle_undone(self, step: Step, item: Item) -> None:
+        """Put a compensation that has ended where the step is that it has undone."""
+        del self.steps[step.id]
+        self._changed.pop(step.id, None)
+        self._settled.append(SettledItem(own_name(step.id), item.index, (step,)))
+        done = undone_step(step.id)
+        self._undone.append(done)
+        self.values[EFFECTS] = tuple(each for each in self.values[EFFECTS] if each.step != done)
 
     # What is asked of the shell.
 
@@ -291,6 +330,9 @@ class Draft:
             frozenset(self._changed),
             tuple(self._settled),
             tuple(self._instructions),
+            frozenset(self._reset),
+            self._effects,
+            tuple(self._undone),
         )
         instance = replace(
             self.before,

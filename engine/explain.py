@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from definitions.graph import ChildSpec, NodeKind
 from engine import joining
 from engine.compensating import is_underway
-from engine.flow import Flow
+from engine.flow import Flow, is_undoing
 from engine.instance import Instance, Items, Pause, Step
 from engine.lanes import ParallelBlock
 from engine.pausing import still_running
@@ -147,7 +147,7 @@ def _needs_recovery(flow: Flow, instance: Instance) -> dict[str, Json]:
     order = flow.order
     failed = sorted((step for step in instance.steps.values() if joining.holds(flow, step)), key=lambda s: order[s.id])
     if is_underway(instance):
-        failed = [step for step in failed if step.id in flow.undoing]
+        failed = [step for step in failed if is_undoing(step.id)]
     text = f"waits for a person to recover it from {cause}"
     if is_engine_error(instance.error):
         failed = []
@@ -193,7 +193,7 @@ def _step_reason(flow: Flow, instance: Instance, step: Step, looks: Mapping[byte
             case StepReason.QUEUE_FULL:
                 queue = task_spec(flow.nodes[step.id]).queue
                 form |= {"kind": "QUEUE_FULL", "queue": queue, "refusals": step.refused_count}
-                item = flow.item_of(step.id)
+                item = None if is_undoing(step.id) else flow.item_of(step.id)
                 if item is None:
                     form["text"] = f"step {step.id} waits for room on queue {queue}, tries again at {form['until']}"
                 else:
@@ -208,6 +208,10 @@ def _step_reason(flow: Flow, instance: Instance, step: Step, looks: Mapping[byte
                 name = signal_spec(flow.nodes[step.id]).signal
                 form |= {"kind": "SIGNAL", "signal": name}
                 form["text"] = f"step {step.id} waits for signal {name} until {form['until']}"
+            case StepReason.BLOCK_FAILED:
+                code = "its failure" if step.error is None else step.error.code
+                form |= {"kind": "BLOCK"}
+                form["text"] = f"{step.id} waits for what still runs in its block, then its handlers take {code}"
             case StepReason.RETRY:
                 form["text"] = f"step {step.id} is tried again by an error handler at {form['until']}"
             case _:

@@ -8,7 +8,7 @@ Joins of other policies than `all`, and steps with `needs`, are judged by `joini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -34,9 +34,10 @@ from definitions.graph import (
     TaskSpec,
 )
 from definitions.template import Template
+from engine.guards import Guard, guards_of, steps_in, undone_blocks_of, with_handlers_at_faces
 from engine.hiding import UNDOING, Hiding
 from engine.instance import Step
-from engine.items import Item, PerItem, item_step, node_of_item, own_name, parted
+from engine.items import Item, OfItems, PerItem, item_step, node_of_item, own_name, parted
 from engine.lanes import lanes_of
 from engine.states import PASSED, STEP_UNFINISHED, StepReason, StepState
 from orbit.schemas.validation import validator_of
@@ -67,34 +68,42 @@ class Flow:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         within = {node.id: node.within for node in graph.nodes if node.within is not None}
-        self._within = within
+        self._within = dict(within)
         # Compensations are nodes beside the flow: nothing leads to them, they are entered when the instance undoes.
-        self.compensations: Mapping[str, Node] = {
-            node.id: undoing for node in graph.nodes if (undoing := _compensation(node)) is not None
-        }
-        self.undoing = frozenset(node.id for node in self.compensations.values())
+        undoing = {node.id: undo for node in graph.nodes if (undo := _compensation(node)) is not None}
+        self._within |= {undo.id: undo.within for undo in undoing.values() if undo.within is not None}
+        self.compensations: Mapping[str, Node] = OfItems(
+            undoing, within, lambda _step, index, node: node_of_item(node, index)
+        )
+        # The foreach steps of whose items something may have to be undone that has been put away.
+        self.undone_loops = frozenset(undo.within for undo in undoing.values() if undo.within is not None)
+        self.undone_blocks = undone_blocks_of(graph)
         # Whether an instance that ends may have something to undo: its own, or that of a child which runs then.
         self.can_undo = bool(self.compensations) or any(node.kind is NodeKind.WORKFLOW for node in graph.nodes)
-        nodes = (*graph.nodes, *self.compensations.values())
+        self.lanes = lanes_of(graph)
+        self.guards = guards_of(graph, self.lanes)
+        nodes = (*with_handlers_at_faces(graph.nodes, self.guards), *self.compensations.values())
         self.nodes: Mapping[str, Node] = PerItem(
-            {node.id: node for node in nodes}, within, lambda _step, index, node: node_of_item(node, index)
+            {node.id: node for node in nodes},
+            self._within,
+            lambda _step, index, node: node_of_item(node, index, within),
         )
         places = {node.id: (index,) for index, node in enumerate(nodes)}
         self.order: Mapping[str, tuple[int, ...]] = PerItem(
-            places, within, lambda step, index, place: (*places[within[step]], index, *place)
+            places, self._within, lambda step, index, place: (*places[self._within[step]], index, *place)
         )
         incoming: dict[str, list[tuple[Node, str | None]]] = {node.id: [] for node in nodes}
         outgoing: dict[str, dict[str, None]] = {node.id: {} for node in nodes}
         for edge in graph.edges:
-            source, target = graph.nodes[edge.source], graph.nodes[edge.target]
+            source, target = nodes[edge.source], nodes[edge.target]
             incoming[target.id].append((source, edge.case))
             outgoing[source.id][target.id] = None
         self.incoming: Mapping[str, Incoming] = PerItem(
-            {identifier: tuple(edges) for identifier, edges in incoming.items()}, within, _incoming_of_item
+            {identifier: tuple(edges) for identifier, edges in incoming.items()}, self._within, _incoming_of_item
         )
         self.outgoing: Mapping[str, tuple[str, ...]] = PerItem(
             {identifier: tuple(targets) for identifier, targets in outgoing.items()},
-            within,
+            self._within,
             lambda _step, index, targets: tuple(item_step(target, index) for target in targets),
         )
         # The steps of the instance itself; those of items are entered with their item.
@@ -110,7 +119,6 @@ class Flow:
         }
         self.queues = graph.queues
         self.hiding = Hiding(graph)
-        self.lanes = lanes_of(graph)
         self._child_validators: dict[str, Draft202012Validator] = {}
         self._output_validators: dict[str, Draft202012Validator | None] = {}
 
@@ -126,9 +134,24 @@ class Flow:
         return (identifier in self.nodes and identifier not in self._within) or self.item_of(identifier) is not None
 
     def seen_as(self, name: str, item: Item | None) -> str:
-        """Give the id of the step that an expression in an item, or outside of any, means by a name."""
+        """Give the id of the step that an expression in an item, or outside of any, means by a name.
+
+        The output of a handled block is that of its face.
+        """
+        name = self.guards.face_of.get(name, name)
         is_part = item is not None and self._within.get(name) == item.foreach
         return item_step(name, item.index) if is_part and item is not None else name
+
+    def faces_around(self, identifier: str) -> Iterator[str]:
+        """Give the faces of the handled blocks around a step, for one of an item those around its foreach too."""
+        if not self.guards.faces:
+            return iter(())
+        item = self.item_of(identifier)
+        return self.guards.all_around(identifier, None if item is None else item.foreach)
+
+    def steps_in(self, guard: Guard, steps: Mapping[str, Step]) -> Iterator[Step]:
+        """Give the entered steps of a handled block, those of items that are under way too."""
+        return steps_in(guard, steps, self._within)
 
     @cached_property
     def references(self) -> Mapping[str, frozenset[str]]:
@@ -191,20 +214,22 @@ def _incoming_of_item(_step: str, index: int, edges: Incoming) -> Incoming:
 
 
 def is_undoing(step: str) -> bool:
-    """Tell whether a step's id is that of a compensation."""
-    return step.endswith(UNDOING)
+    """Tell whether a step's id is that of a compensation; of a step of an item that is `fetch.undo[3]`."""
+    return own_name(step).endswith(UNDOING)
 
 
 def undone_step(step: str) -> str:
     """Give the id of the step that a compensation undoes; any other id as it is."""
-    return step.removesuffix(UNDOING)
+    found = parted(step)
+    return step.removesuffix(UNDOING) if found is None else item_step(found[0].removesuffix(UNDOING), found[1])
 
 
 def _compensation(node: Node) -> Node | None:
     """Make the node of a step's compensation: a task like any other, with an id that no author can write."""
     if node.compensate is None:
         return None
-    return Node(f"{node.id}{UNDOING}", NodeKind.TASK, node.compensate, None, None, node.line, node.column)
+    place = (node.line, node.column)
+    return Node(f"{node.id}{UNDOING}", NodeKind.TASK, node.compensate, None, None, *place, within=node.within)
 
 
 def _expressions(spec: Spec) -> list[Expression | Template | None]:
@@ -245,6 +270,8 @@ def edge_state(source: Node, step: Step | None, case: str | None) -> EdgeState:
             is_live = False
         case StepState.FAILED if step.reason is StepReason.HANDLED:
             is_live = case == step.chosen
+        case StepState.FAILED if step.reason is StepReason.BLOCK_FAILED:
+            is_live = False
         case _:
             return EdgeState.UNDECIDED
     return EdgeState.LIVE if is_live else EdgeState.DEAD

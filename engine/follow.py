@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from engine.batch import CAREFUL_SECONDS, Advancer, Work, is_set_aside, next_due
+from engine.batch import CAREFUL_SECONDS, Advancer, is_set_aside, next_due
 from engine.listener import stimulus_of
 from engine.ports import Terms
 from engine.stimulus import Stimulus, TaskEnded
 from engine.store.stimuli import StoredStimulus, stimuli_insert
 from engine.store.take import instances_take
+from engine.work import Work
 from orbit.clock import Micros
 from orbit.errors import Unavailable
 from orbit.logs import get_logger

@@ -19,7 +19,7 @@ from definitions.graph import ForeachSpec, Node
 from definitions.limits import VALUE_BYTES_MAX
 from engine import joining, tasks
 from engine.draft import Draft
-from engine.flow import Flow
+from engine.flow import Flow, is_undoing
 from engine.instance import Failure, Items, Step
 from engine.items import Item, item_step, items_slot
 from engine.scope import ExpressionFailed, item_list, needed, output_of, place_of, render
@@ -54,10 +54,7 @@ def enter(draft: Draft, node: Node) -> None:
     spec = _spec(node)
     was = draft.reopened(node.id)
     if was is not None and was.items is not None:
-        draft.enter(node.id, StepState.WAITING, reason=StepReason.ITEMS, items=replace(was.items, error=None))
-        for item in _open_items(draft, node.id):
-            _look_at_item(draft, item)
-        _begin_items(draft, draft.steps[node.id])
+        _take_up(draft, node, was.items, was.round)
         return
     found = item_list(draft, spec.items, place_of(node))
     if len(found) > spec.items_max:
@@ -74,16 +71,43 @@ def enter(draft: Draft, node: Node) -> None:
     _begin_items(draft, step)
 
 
+def _take_up(draft: Draft, node: Node, items: Items, rounds: int) -> None:
+    """Go on with the items that have no result: one that was given up begins anew, of another it is made again."""
+    left = _open_items(draft, node.id)
+    given_up = [item for item in left if _was_given_up(draft, item)]
+    parts = [item_step(step, item.index) for item in given_up for step in draft.flow.bodies[node.id].steps]
+    done = [draft.reset(part) for part in parts if part in draft.steps]
+    more = max((step.round for step in done), default=rounds) - rounds
+    draft.enter(
+        node.id, StepState.WAITING, reason=StepReason.ITEMS, items=replace(items, error=None), round=max(more, 0)
+    )
+    for item in left:
+        if item not in given_up:
+            _look_at_item(draft, item)
+    roots = draft.flow.bodies[node.id].roots
+    draft.openings.extend(item_step(root, item.index) for item in given_up for root in roots)
+    _begin_items(draft, draft.steps[node.id])
+
+
+def _was_given_up(draft: Draft, item: Item) -> bool:
+    steps = (draft.steps.get(item_step(step, item.index)) for step in draft.flow.bodies[item.foreach].steps)
+    return any(step is not None and step.reason is StepReason.BLOCK_FAILED for step in steps)
+
+
 def decided(draft: Draft, identifier: str) -> None:
     """Look what follows for a foreach from a decided step: its item may be done with, or the foreach itself."""
     if identifier in draft.flow.bodies:
         foreach = draft.steps[identifier]
-        if foreach.state is not StepState.FAILED:
+        if not foreach.waits_for_decision:
             for left in _open_items(draft, identifier):
                 _leave(draft, left, foreach)
         return
     item = draft.flow.item_of(identifier)
-    if item is None or (draft.flow.outgoing[identifier] and not draft.flow.lanes.blocks):
+    if item is None or is_undoing(identifier):
+        return
+    foreach = draft.steps[item.foreach]
+    is_whole = foreach.state is StepState.WAITING and foreach.items is not None and foreach.items.error is None
+    if is_whole and draft.flow.outgoing[identifier] and not draft.flow.lanes.blocks:
         return  # without parallel blocks the last step of an item is one that nothing comes after
     _look_at_item(draft, item)
     _begin_items(draft, draft.steps[item.foreach])
@@ -134,13 +158,38 @@ def _error_without(draft: Draft, item: Item, step: Step, error: Failure) -> Fail
     return error if at_rest else None
 
 
+def give_up(draft: Draft, foreach: Step, error: Failure) -> None:
+    """Stop what is under way of a foreach whose handlers take the failure of an item; then it fails with that."""
+    assert foreach.items is not None, f"step {foreach.id} has no items"
+    found = [draft.flow.item_of(named) for named in [str((error.details or {}).get("step"))]]
+    item = next((item for item in found if item is not None and item.foreach == foreach.id), None)
+    told = error if item is None else _of_item(item, error)
+    foreach = draft.change(foreach, items=replace(foreach.items, error=foreach.items.error or told))
+    for left in _open_items(draft, foreach.id):
+        for step in draft.flow.bodies[foreach.id].steps:
+            write_off(draft, item_step(step, left.index))
+    _fail_if_at_rest(draft, draft.steps[foreach.id])
+
+
+def write_off(draft: Draft, identifier: str) -> None:
+    """Let nothing more come of a step in a block that is given up; what runs is asked to stop."""
+    step = draft.steps.get(identifier)
+    if step is None:
+        draft.decide(identifier, StepState.CANCELLED, reason=StepReason.BLOCK_FAILED)
+    elif step.state in STEP_UNFINISHED:
+        draft.stop(step, StepReason.BLOCK_FAILED)
+    elif step.waits_for_decision:
+        draft.change(step, reason=StepReason.BLOCK_FAILED)
+        draft.decided.append(identifier)  # what is left of its items goes with it
+
+
 def failed_steps(flow: Flow, steps: Mapping[str, Step], foreach: str) -> list[str]:
     """Name the failed steps in a foreach's items: whose retry lets it go on."""
     order = flow.order
     found = [
         name
         for name, step in steps.items()
-        if step.state is StepState.FAILED
+        if step.waits_for_decision
         and (item := flow.item_of(name)) is not None
         and item.foreach == foreach
         and not joining.is_taken(flow, name)
@@ -198,7 +247,7 @@ def _is_kept_back(draft: Draft, foreach: Step) -> bool:
         return True
     failed = list(draft.failures)
     if draft.state is not InstanceState.RUNNING:
-        failed += [step for step in draft.steps.values() if step.state is StepState.FAILED]
+        failed += [step for step in draft.steps.values() if step.waits_for_decision]
     return any(
         (item := draft.flow.item_of(step.id)) is not None
         and item.foreach == foreach.id
@@ -212,13 +261,14 @@ def _look_at_item(draft: Draft, item: Item) -> None:
     foreach = draft.steps[item.foreach]
     steps = [draft.steps.get(item_step(step, item.index)) for step in draft.flow.bodies[item.foreach].steps]
     if foreach.state is not StepState.WAITING:
-        if foreach.state is not StepState.FAILED and not any(step and step.state in STEP_UNFINISHED for step in steps):
+        if not foreach.waits_for_decision and not any(step and step.state in STEP_UNFINISHED for step in steps):
             _put_away(draft, item)
             left = foreach.items
             draft.change(foreach, items=None if left is None else replace(left, open=left.open - 1))
         return
     assert foreach.items is not None
-    if all(step is not None and _is_passed(draft, step) for step in steps):
+    is_given_up = foreach.items.error is not None and _was_given_up(draft, item)
+    if not is_given_up and all(step is not None and _is_passed(draft, step) for step in steps):
         _take_result(draft, item, foreach, foreach.items)
     elif foreach.items.error is not None:
         _fail_if_at_rest(draft, foreach)
@@ -226,7 +276,8 @@ def _look_at_item(draft: Draft, item: Item) -> None:
 
 def _is_passed(draft: Draft, step: Step) -> bool:
     """Tell whether the flow of an item has gone past a step; past a failure only if a join takes it as an outcome."""
-    return step.state in _DONE or (step.state is StepState.FAILED and joining.is_taken(draft.flow, step.id))
+    is_taken = step.state is StepState.FAILED and joining.is_taken(draft.flow, step.id)
+    return step.state in _DONE or is_taken or (step.state is StepState.FAILED and not step.waits_for_decision)
 
 
 def _take_result(draft: Draft, item: Item, foreach: Step, items: Items) -> None:
@@ -294,7 +345,7 @@ def _fail_if_at_rest(draft: Draft, foreach: Step) -> None:
 def _waits_for_person(draft: Draft, foreach: Step) -> bool:
     if joining.is_taken(draft.flow, foreach.id):
         return False
-    failed = (step for step in draft.steps.values() if step.state is StepState.FAILED)
+    failed = (step for step in draft.steps.values() if step.waits_for_decision)
     return any(
         (item := draft.flow.item_of(step.id)) is not None
         and item.foreach == foreach.id

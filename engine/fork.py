@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from definitions.graph import KeyPolicy
 from engine import forking
 from engine.admission import Admitted, Entrant, Existing, admit
-from engine.batch import Advancer, Work, next_due
+from engine.batch import Advancer, next_due
 from engine.control import MISSING, Controls, Order, audit, conflict
-from engine.flow import Flow
+from engine.flow import Flow, is_undoing
 from engine.instance import INPUT, Instance, Step
 from engine.ports import VersionFinder
 from engine.states import InstanceState
@@ -29,6 +29,7 @@ from engine.store.business_keys import BusinessKey
 from engine.store.instances import Stored
 from engine.store.records import values_load
 from engine.views import instance_json
+from engine.work import Work
 from orbit.clock import Micros, seconds
 from orbit.database import Database
 from orbit.errors import BusinessKeyInUse, InvalidRequest, NotFound, OrbitError
@@ -114,7 +115,7 @@ class Forks:
     def _planned(self, tx: Transaction, fork: Fork) -> _Plan:
         source = self._controls.locked(tx, fork.order)
         origin, instance = source.stored.origin, source.instance
-        if fork.step not in source.flow.nodes or fork.step in source.flow.undoing:
+        if fork.step not in source.flow.nodes or is_undoing(fork.step):
             raise InvalidRequest(f"the workflow has no step {fork.step}", pointer="/step")
         why_not = forking.refusal(source.flow, instance, fork.step)
         if why_not is not None:

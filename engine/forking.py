@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from definitions.diff import Reason, diff_graphs
 from definitions.graph import NodeKind
 from engine.draft import Draft
-from engine.flow import Flow
+from engine.flow import Flow, is_undoing
 from engine.instance import Instance, Step
-from engine.states import INSTANCE_TERMINAL, InstanceState, StepReason, StepState
+from engine.states import INSTANCE_TERMINAL, Compensation, InstanceState, StepReason, StepState
 from engine.stimulus import Forked
 
 _DECIDED = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
@@ -70,7 +70,9 @@ def obstacles(old: Flow, new: Flow, kept: Mapping[str, Step]) -> list[Reason]:
 def was_undone(flow: Flow, instance: Instance, step: str) -> bool:
     """Tell whether the compensation of a step has begun, so that what it did may be there no more."""
     undoing = flow.compensations.get(step)
-    return undoing is not None and undoing.id in instance.steps
+    # The compensations of items are put away as they end.
+    are_items_undone = step in flow.undone_loops and instance.compensation not in {None, Compensation.WANTED}
+    return are_items_undone or (undoing is not None and undoing.id in instance.steps)
 
 
 def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) -> str | None:
@@ -79,8 +81,7 @@ def repeats_an_effect(flow: Flow, instance: Instance, kept: Mapping[str, Step]) 
         node = flow.nodes[step.id]
         if step.items is not None and step.items.next and has_tasks(flow, step.id):
             return step.id
-        is_undoing = step.id in flow.undoing
-        if node.kind not in {NodeKind.TASK, NodeKind.WORKFLOW} or step.task_id is None or is_undoing:
+        if node.kind not in {NodeKind.TASK, NodeKind.WORKFLOW} or step.task_id is None or is_undoing(step.id):
             continue
         if step.state is StepState.SUCCEEDED or step.doubts or (step.error is not None and step.error.may_have_effect):
             return step.id
@@ -109,11 +110,19 @@ def _holds_up(flow: Flow, instance: Instance, step: Step, again: set[str]) -> bo
     """Tell whether a copy of a step would hold up the flow, or a join that is judged again."""
     if step.id in again or step.state in _DECIDED:
         return False
+    if step.reason is StepReason.BLOCK_FAILED:
+        # Its block was given up: the flow goes on from the block's handlers if they are copied, and through it if not.
+        faces = (instance.steps.get(face) for face in flow.faces_around(step.id))
+        return not any(face is not None and _is_handled(face) and face.id not in again for face in faces)
     joins = [block.join for block in flow.lanes.around(step.id) if block.join is not None]
     if joins:
         # Its failure, or that it lost, is an outcome; the nearest join that went on with it is copied with it.
         return not any(_is_decided(instance, join) and join not in again for join in joins)
     return not any(_is_decided(instance, target) for target in flow.outgoing[step.id])
+
+
+def _is_handled(step: Step) -> bool:
+    return step.reason is StepReason.HANDLED
 
 
 def _is_decided(instance: Instance, step: str) -> bool:

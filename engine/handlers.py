@@ -18,7 +18,7 @@ from definitions.names import EVERY_ERROR
 from engine.draft import Draft
 from engine.instance import Failure, Step
 from engine.scope import ExpressionFailed, Place, render
-from engine.states import StepReason, StepState
+from engine.states import LOST, StepReason, StepState
 from orbit.clock import Micros, seconds
 
 BACKOFF_MICROS_MAX = seconds(86_400.0)
@@ -35,12 +35,18 @@ class Verdict(Enum):
 
 def judge(draft: Draft, step: Step) -> Verdict:
     """Let the first handler that matches take a failed step; what the flow then does is the answer."""
-    node = draft.flow.nodes[step.id]
     assert step.error is not None, f"step {step.id} has failed without an error"
-    for index, handler in enumerate(node.handlers):
-        if _matches(handler, step.error) and (handler.then is not Handling.RETRY or _may_retry(node, step, index)):
-            return _take(draft, step, index)
-    return Verdict.UNHANDLED
+    index = find(draft, step.id, step.error)
+    return Verdict.UNHANDLED if index is None else _take(draft, step, index)
+
+
+def find(draft: Draft, identifier: str, error: Failure) -> int | None:
+    """Find the first handler of a step, or of a block by its face, that takes an error; None if none does."""
+    for index, handler in enumerate(draft.flow.nodes[identifier].handlers):
+        is_bound = handler.then is Handling.RETRY
+        if _matches(handler, error) and (not is_bound or _may_retry(draft, identifier, index, error)):
+            return index
+    return None
 
 
 def begin_again(draft: Draft, step: Step) -> None:
@@ -52,12 +58,31 @@ def _matches(handler: Handler, error: Failure) -> bool:
     return handler.match in {EVERY_ERROR, error.code, error.failure_class}
 
 
-def _may_retry(node: Node, step: Step, index: int) -> bool:
-    used = 0 if step.retries is None else step.retries[index]
+def _may_retry(draft: Draft, identifier: str, index: int, error: Failure) -> bool:
+    step = draft.steps.get(identifier)
+    used = 0 if step is None or step.retries is None else step.retries[index]
+    node = draft.flow.nodes[identifier]
+    return used < node.handlers[index].retries_max and not _may_have_effect(draft, node, step, error)
+
+
+def _may_have_effect(draft: Draft, node: Node, step: Step | None, error: Failure) -> bool:
+    """Tell whether something that a retry would do again may have been done although it ended otherwise."""
+    guard = draft.flow.guards.faces.get(node.id)
+    if guard is not None:
+        return error.may_have_effect or any(
+            _is_in_doubt(draft.flow.nodes[each.id], each) for each in draft.flow.steps_in(guard, draft.steps)
+        )
+    if node.kind is NodeKind.TASK and step is not None:
+        return step.doubts > 0
     # What a poll's rounds did is no effect that a further one could repeat; only its last answer counts.
-    last = step.error is not None and step.error.may_have_effect
-    has_effect = step.doubts > 0 if node.kind is NodeKind.TASK else last
-    return used < node.handlers[index].retries_max and not has_effect
+    return error.may_have_effect
+
+
+def _is_in_doubt(node: Node, step: Step) -> bool:
+    if step.state is StepState.SUCCEEDED and step.reason not in LOST:
+        return False
+    has_doubts = step.doubts > 0 and node.kind is NodeKind.TASK
+    return has_doubts or (step.error is not None and step.error.may_have_effect)
 
 
 def _take(draft: Draft, step: Step, index: int) -> Verdict:

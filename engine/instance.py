@@ -32,6 +32,9 @@ NON_RETRYABLE = "NON_RETRYABLE"
 UNDONE = "undone"  # the detail of a child's failure: what it did was undone by itself
 HIDDEN = "redact"  # a detail that is not shown: the paths of a task's error that its type masks
 
+# Why a failed step waits for nobody: a handler has taken its failure, its own or that of a block around it.
+_DEALT_WITH = frozenset({StepReason.HANDLED, StepReason.BLOCK_FAILED})
+
 ROUNDS_KEPT = 5  # rounds of a poll that are kept at each end of its log
 
 
@@ -211,7 +214,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     @property
     def waits_for_decision(self) -> bool:
         """Tell whether it has failed and nothing but a person can change that."""
-        return self.state is StepState.FAILED and self.reason is not StepReason.HANDLED
+        return self.state is StepState.FAILED and self.reason not in _DEALT_WITH
 
     @property
     def failure(self) -> Failure:

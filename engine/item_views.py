@@ -26,6 +26,11 @@ def begun_items(tx: Transaction, flow: Flow, instance: Instance, foreach: str, *
     if not indexes:
         return []
     settled = items_page(tx, instance.id, foreach, after_index=indexes.start - 1, limit=len(indexes))
+    for step_name in flow.bodies[foreach].steps:
+        undoing = flow.compensations.get(step_name)
+        if undoing is not None and instance.compensation is not None:
+            # What has undone the steps of an item lies beside them, under its own name.
+            settled += items_page(tx, instance.id, undoing.id, after_index=indexes.start - 1, limit=len(indexes))
     ended = {step.id: step for item in settled for step in item.steps}
     texts = values_load(tx, [(instance.id, item_step(foreach, index)) for index in indexes])
     results = {slot: json.loads(text) for (_, slot), text in texts.items()}

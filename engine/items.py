@@ -53,12 +53,14 @@ def items_slot(foreach: str) -> str:
     return f"@items:{foreach}"
 
 
-def node_of_item(node: Node, index: int) -> Node:
-    """Make a node for one item of the foreach that it stands within."""
-    spec = node.spec
+def node_of_item(node: Node, index: int, within: Mapping[str, str] | None = None) -> Node:
+    """Make a node for one item of the foreach that it stands within; `within` tells it of other nodes."""
+    spec, error_of = node.spec, node.error_of
     if isinstance(spec, JoinSpec):
         spec = replace(spec, opens=item_step(spec.opens, index))
-    return replace(node, id=item_step(node.id, index), spec=spec)
+    if error_of is not None and within is not None and within.get(error_of) == node.within:
+        error_of = item_step(error_of, index)
+    return replace(node, id=item_step(node.id, index), spec=spec, error_of=error_of)
 
 
 class PerItem(dict[str, PartT]):

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from definitions.graph import JoinPolicy
 from engine.draft import Draft
-from engine.flow import EdgeState, Flow, edge_state
+from engine.flow import EdgeState, Flow, edge_state, is_undoing
 from engine.instance import Failure, Instance, Step
 from engine.lanes import Lane, Lanes, ParallelBlock
 from engine.states import PASSED, STEP_UNFINISHED, InstanceState, StepReason, StepState
@@ -168,7 +168,7 @@ def holds(flow: Flow, step: Step) -> bool:
     """Tell whether a failed step holds the instance by itself: no join takes its failure, or its foreach's."""
     if not step.waits_for_decision or is_taken(flow, step.id):
         return False
-    item = flow.item_of(step.id)
+    item = None if is_undoing(step.id) else flow.item_of(step.id)
     return item is None or not is_taken(flow, item.foreach)
 
 
@@ -181,6 +181,8 @@ def why_decided(flow: Flow, instance: Instance, step: Step) -> str | None:
     """Say why a step's failure, or its review, is past: its join went on without it. None if it can be repaired."""
     if step.reason is StepReason.BRANCH_LOST:
         return "its branch has lost the join"
+    if step.reason is StepReason.BLOCK_FAILED:
+        return "a block around it has failed, and its error handlers take that"
     for block in _around(flow, step.id):
         join = None if block.join is None else instance.steps.get(block.join)
         if join is not None and join.state not in {StepState.FAILED, StepState.WAITING}:
@@ -233,6 +235,7 @@ def open_blocks(flow: Flow, instance: Instance) -> list[tuple[ParallelBlock, dic
             continue
         opener = instance.steps.get(block.opener)
         own = None if block.join is None else instance.steps.get(block.join)
-        if opener is not None and opener.state is StepState.SUCCEEDED and (own is None or own.state in STEP_UNFINISHED):
+        is_open = own is None or (own.state in STEP_UNFINISHED and own.reason is not StepReason.BLOCK_FAILED)
+        if opener is not None and opener.state is StepState.SUCCEEDED and is_open:
             found.append((block, outcomes_of(flow.lanes, instance.steps, block)))
     return found

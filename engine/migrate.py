@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine import migration
-from engine.batch import Advancer, Work
+from engine.batch import Advancer
 from engine.control import MISSING, Controls, Order, audit, conflict, shown
 from engine.flow import Flow
 from engine.ports import VersionFinder
 from engine.stimulus import Migrated
 from engine.store.instances import Stored, instance_version_write
+from engine.work import Work
 from orbit.database import Database
 from orbit.errors import NotFound
 from orbit.idempotency import Answer, Made

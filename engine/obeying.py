@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.admission import Entrant, adopt
-from engine.batch import Advancer, Work, is_set_aside
+from engine.batch import Advancer, is_set_aside
 from engine.flow import Flow
 from engine.instance import Instance
 from engine.kinship import command_of
@@ -20,6 +20,7 @@ from engine.store.business_keys import BusinessKey, business_keys_lock
 from engine.store.instances import Stored, instance_find, instances_lock, instances_read
 from engine.store.steps import steps_load
 from engine.store.stimuli import Pending, stimulus_take
+from engine.work import Work
 from orbit.errors import Unavailable
 
 if TYPE_CHECKING:

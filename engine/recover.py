@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.batch import Advancer, Work
+from engine.batch import Advancer
 from engine.control import MISSING, Controls, Order, audit, conflict, shown
 from engine.flow import Flow
 from engine.hiding import Hiding, evidence_shown
@@ -23,6 +23,7 @@ from engine.states import Action, StepState
 from engine.stimulus import Recovered
 from engine.store.instances import instance_find
 from engine.store.recoveries import Recovery, recoveries_list, recovery_insert
+from engine.work import Work
 from orbit.clock import to_rfc3339
 from orbit.database import Database
 from orbit.errors import InvalidRequest, NotFound

@@ -13,12 +13,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from definitions.graph import Node, NodeKind, SignalSpec
-from engine import compensating, foreach, joining
+from engine import blocks, compensating, foreach, joining
 from engine.draft import Draft
-from engine.flow import Flow, undone_step
+from engine.flow import Flow, is_undoing, undone_step
 from engine.instance import ENGINE_ERROR, OUTPUT, Failure, Instance, Step
 from engine.items import own_name
-from engine.states import INSTANCE_TERMINAL, Action, Ending, InstanceState, StepReason, StepState
+from engine.states import INSTANCE_TERMINAL, LOST, Action, Ending, InstanceState, StepReason, StepState
 from engine.stimulus import Recovered
 
 _COMPLETABLE = frozenset({NodeKind.TASK, NodeKind.POLL, NodeKind.SET, NodeKind.FOREACH, NodeKind.WORKFLOW})
@@ -37,7 +37,7 @@ def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
     state = StepState.PENDING if step is None else step.state
     if step is None and flow.item_of(decision.step) is not None:
         return f"{decision.step} is no step of an item that is under way"
-    undoing = compensating.refusal(flow, instance, decision.step)
+    undoing = compensating.refusal(instance, decision.step)
     if undoing is not None:
         return undoing
     if step is None or state not in {StepState.FAILED, StepState.NEEDS_REVIEW}:
@@ -48,7 +48,8 @@ def refusal(flow: Flow, instance: Instance, decision: Recovered) -> str | None:
         return f"an error handler has taken the failure of step {decision.step}"
     if state is StepState.FAILED and instance.state is not InstanceState.NEEDS_RECOVERY:
         return f"the instance is {instance.state}"
-    past = None if instance.state is InstanceState.ENDING else joining.why_decided(flow, instance, step)
+    is_over = instance.state is InstanceState.ENDING or is_undoing(step.id)
+    past = None if is_over else joining.why_decided(flow, instance, step)
     if past is not None and (state is StepState.FAILED or decision.action in {Action.RETRY, Action.SKIP}):
         return f"step {step.id}: {past}" + (
             "" if state is StepState.FAILED else "; its review can be completed or failed"
@@ -71,6 +72,10 @@ def _refusal_of_all(instance: Instance, action: Action) -> str | None:
 def _refusal_of_step(flow: Flow, instance: Instance, step: Step, action: Action) -> str | None:
     if instance.state is InstanceState.ENDING and action in {Action.RETRY, Action.SKIP}:
         return "the instance ends: a review can only be completed or failed"
+    if action is Action.RETRY and blocks.was_given_up(flow, instance, step.id):
+        if not flow.guards.faces[step.id].may_restart:
+            return "not all of its steps can be done once more: skip it, or fork the instance"
+        return None
     if action is Action.RETRY and step.id in flow.lanes.judged:
         failed = ", ".join(joining.failed_steps(flow, instance, step.id))
         return f"a join is judged by its branches: retry what has failed in them ({failed}), or skip the join"
@@ -119,6 +124,8 @@ def needs_safety_statement(node: Node, step: Step) -> bool:
     if node.kind is NodeKind.WORKFLOW:
         # What the child did before it failed would be done again, unless it has undone that.
         return step.error is None or not step.error.is_undone
+    if node.kind is NodeKind.JOIN:
+        return True  # what the block did before it failed would be done again
     return node.kind is NodeKind.TASK and step.doubts > 0
 
 
@@ -149,10 +156,10 @@ def apply(draft: Draft, decision: Recovered) -> Step | None:
         return None
     if decision.action in {Action.RETRY, Action.SKIP} and step.state is StepState.NEEDS_REVIEW:
         step = draft.change(step, doubts=step.doubts + 1)  # nobody has said that it had no effect
-    if step.reason is not StepReason.BRANCH_LOST:
+    if step.reason not in LOST and not is_undoing(step.id):
         joining.reopen(draft, step)
         foreach.repaired(draft, step)
-    _reconsider(draft, without=step.id)
+    reconsider(draft, without=step.id)
     match decision.action:
         case Action.RETRY:
             draft.reopen(replace(step, retries=None))
@@ -183,7 +190,7 @@ def _apply_to_all(draft: Draft, decision: Recovered) -> None:
         case _ if error is not None and is_engine_error(error):
             _restore(draft, error)
         case _:
-            _reconsider(draft, without=None)
+            reconsider(draft)
 
 
 def _restore(draft: Draft, error: Failure) -> None:
@@ -191,7 +198,7 @@ def _restore(draft: Draft, error: Failure) -> None:
     former = (error.details or {}).get("before")
     draft.error = None if former is None else Failure.from_json(former)
     if compensating.is_underway(draft):
-        if not any(draft.steps[name].waits_for_decision for name in draft.flow.undoing & draft.steps.keys()):
+        if not any(is_undoing(step.id) and step.waits_for_decision for step in draft.steps.values()):
             draft.move(InstanceState.COMPENSATING)
     elif draft.ending_as is not None:
         draft.move(InstanceState.ENDING)
@@ -200,7 +207,7 @@ def _restore(draft: Draft, error: Failure) -> None:
     draft.record("instance.recovered", state=draft.state.value)
 
 
-def _reconsider(draft: Draft, *, without: str | None) -> None:
+def reconsider(draft: Draft, *, without: str | None = None) -> None:
     """Let the instance go on, unless another failed step still waits for a person."""
     if draft.state is not InstanceState.NEEDS_RECOVERY:
         return

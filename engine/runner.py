@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import gevent
 from gevent.event import Event
 
-from engine.batch import Advancer, Held, Work, hold, is_held_by_engine, is_set_aside, next_due
+from engine.batch import Advancer, Held, hold, is_held_by_engine, is_set_aside, next_due
 from engine.children import token
 from engine.flow import Flow
 from engine.obeying import begins_alone, obey
@@ -27,6 +27,7 @@ from engine.stimulus import ChildQuiet, GateQuiet, Instructed, Started, Stimulus
 from engine.store.instances import Stored, instance_due_next, instances_due, instances_lock
 from engine.store.steps import steps_load
 from engine.store.stimuli import Pending, stimuli_probe, stimuli_take
+from engine.work import Work
 from orbit.clock import SECOND, Micros
 from orbit.database import Database, Pool
 from orbit.errors import Unavailable

@@ -19,9 +19,10 @@ from definitions.graph import BranchSpec, Node
 from definitions.limits import CONCURRENCY_KEY_CHARACTERS_MAX, VALUE_BYTES_MAX
 from definitions.template import Template
 from engine.draft import Draft
+from engine.effects import past_slot
 from engine.instance import HIDDEN, INPUT, OUTPUT_INVALID, Failure, Instance, Step
 from engine.items import items_slot
-from engine.states import StepReason, StepState
+from engine.states import LOST, Compensation, StepReason, StepState
 from orbit.clock import Micros, from_rfc3339, to_rfc3339
 from orbit.errors import InvalidRequest
 from orbit.ids import to_hex
@@ -29,6 +30,7 @@ from orbit.jsontext import Json, dumps
 from orbit.redaction import Path, touches
 
 VIOLATIONS_SHOWN = 10
+_WITHOUT_OUTPUT = LOST | {StepReason.WAIT_TIMED_OUT}
 
 
 class ValuesNeeded(Exception):
@@ -65,13 +67,13 @@ class _Roots(dict[str, Json]):
     def __missing__(self, name: str) -> Json:
         item = self._draft.item
         if name == "input":
-            return _value(self._draft, INPUT)
+            return value_of(self._draft, INPUT)
         if name == "instance":
             return self.setdefault(name, _instance(self._draft.before))
         if name == "now":
             return self.setdefault(name, to_rfc3339(self._draft.now))
         if name == "item" and item is not None:
-            return _value(self._draft, items_slot(item.foreach))[item.index]
+            return value_of(self._draft, items_slot(item.foreach))[item.index]
         if name == "index" and item is not None:
             return item.index
         raise KeyError(name)
@@ -125,7 +127,7 @@ def item_list(draft: Draft, expression: Expression, place: Place = NOWHERE) -> l
 def output_of(draft: Draft, identifier: str) -> Json:
     """Give the output of a step; null if it has none."""
     step = draft.steps.get(identifier)
-    return _value(draft, identifier) if step is not None and _has_output(step) else None
+    return value_of(draft, identifier) if step is not None and _has_output(step) else None
 
 
 def instant(draft: Draft, expression: Expression, place: Place = NOWHERE) -> Micros:
@@ -191,7 +193,7 @@ def check_output(draft: Draft, node: Node) -> None:
     if validator is None:
         return
     hidden = draft.flow.hiding.of_step(node.id).output
-    errors = validator.iter_errors(_value(draft, node.id))
+    errors = validator.iter_errors(value_of(draft, node.id))
     error = schema_failure(errors, OUTPUT_INVALID, f"the output of {node.id}", hidden=hidden)
     if error is not None:
         raise ExpressionFailed(error)
@@ -219,7 +221,7 @@ def _roots(draft: Draft, references: frozenset[str], place: Place) -> _Roots:
     if place.round_number:
         roots["round"] = place.round_number
     if place.output_of is not None:
-        roots["output"] = _value(draft, place.output_of)
+        roots["output"] = value_of(draft, place.output_of)
     if place.error_of is not None:
         roots["error"] = _error(draft.steps[place.error_of])
     return roots
@@ -240,15 +242,20 @@ def _error(step: Step) -> Json:
     details = {key: value for key, value in (error.details or {}).items() if key != HIDDEN}
     if "class" in details:
         details = details.get("details") or {}
-    return {"code": error.code, "message": error.message, "class": error.failure_class, "details": details}
+    # Of a block that is the step whose failure it was, of any other step it is the step itself.
+    failed = (error.details or {}).get("step", step.id)
+    told = {"code": error.code, "message": error.message, "class": error.failure_class, "details": details}
+    return {**told, "step": failed}
 
 
 def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:
     ended = {
         name: identifier
         for name in references
-        if (step := draft.steps.get(identifier := draft.flow.seen_as(name, draft.item))) is not None
+        if (step := _step_of(draft, identifier := draft.flow.seen_as(name, draft.item))) is not None
         and _has_output(step)
+        # A block leaves an output only where an error handler has given it one.
+        and (step.reason is StepReason.HANDLED or name not in draft.flow.guards.face_of)
     }
     missing = frozenset(identifier for identifier in ended.values() if identifier not in draft.values)
     if missing:
@@ -256,12 +263,24 @@ def _outputs(draft: Draft, references: frozenset[str]) -> dict[str, Json]:
     return {name: {"output": draft.values[identifier]} for name, identifier in ended.items()}
 
 
+def _step_of(draft: Draft, identifier: str) -> Step | None:
+    """Give an entered step, where a step of an item is undone also one that was put away with that item."""
+    step, item = draft.steps.get(identifier), draft.item
+    if step is not None or item is None or draft.compensation is not Compensation.BEGUN:
+        return step
+    if draft.flow.item_of(identifier) != item:
+        return None
+    past = value_of(draft, past_slot(item.foreach, item.index))
+    return next((each for each in past if each.id == identifier), None)
+
+
 def _has_output(step: Step) -> bool:
-    # What a loser did after its join was decided came by chance: no expression reads it.
-    return step.state is StepState.SUCCEEDED and step.reason not in {StepReason.WAIT_TIMED_OUT, StepReason.BRANCH_LOST}
+    # What a loser did after its join was decided, or its block given up, came by chance: no expression reads it.
+    return step.state is StepState.SUCCEEDED and step.reason not in _WITHOUT_OUTPUT
 
 
-def _value(draft: Draft, slot: str) -> Json:
+def value_of(draft: Draft, slot: str) -> Any:
+    """Give a value that somebody has loaded. Raises ValuesNeeded."""
     if slot not in draft.values:
         raise needed(draft, frozenset({slot}))
     return draft.values[slot]

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from definitions.graph import ChildSpec
 from engine import forking, migration
 from engine.advance import advance
 from engine.command import CancelTask, Commands, SubmitTask
+from engine.effects import EFFECTS, EFFECTS_SEEN, Effect, in_order, parted_past, past_slot
 from engine.flow import Flow
 from engine.instance import INPUT, OUTPUT, SIGNALS, Failure, Instance, Signal, Step
 from engine.items import parted
@@ -88,6 +90,8 @@ class Simulation:
         self._tasks: dict[tuple[str, int], Playing] = {}
         self._outputs: dict[str, Json] = {INPUT: input_value}
         self._settled: dict[str, Step] = {}
+        self._past: dict[str, tuple[Step, ...]] = {}
+        self._effects: dict[str, Effect] = {}
         self._aside: list[Stimulus] = []
         self._signals: list[Signal] = []
         self._signals_sent = 0
@@ -137,6 +141,10 @@ class Simulation:
     def recover_at(self, seconds_from_start: float, decision: Recovered) -> None:
         """Let somebody decide at that time; a decision that does not fit then changes nothing."""
         self.happen(self.instance.started_at + seconds(seconds_from_start), decision)
+
+    def late_success_at(self, seconds_from_start: float, step: str, round_number: int) -> None:
+        """Let a worker report at that time that a task did its work although it had ended otherwise."""
+        self.happen(self.instance.started_at + seconds(seconds_from_start), LateSuccess(step, round_number))
 
     def signal_at(
         self, seconds_from_start: float, name: str, payload: Json, *, lives_seconds: float = SIGNAL_LIVES_SECONDS
@@ -348,14 +356,24 @@ class Simulation:
         self.instance = after
         if commands.takes:
             self._signals = list(after.values[SIGNALS])
+        for slot in commands.reset - (commands.values or {}).keys():
+            self._outputs.pop(slot, None)
         self._outputs |= commands.values or {}
         self._settled |= {step.id: step for item in commands.settled for step in item.steps}
+        self._past |= {past_slot(item.foreach, item.index): item.steps for item in commands.settled}
+        self._effects |= {effect.step: effect for effect in commands.effects}
+        for undone in commands.undone:
+            self._effects.pop(undone)
         elapsed = (self._now - after.started_at) / SECOND
         self._trace.extend(Line(elapsed, entry, next(self.lines)) for entry in commands.history)
         return commands
 
-    def _value(self, slot: str) -> Json:
-        return tuple(self._signals) if slot == SIGNALS else self._outputs[slot]
+    def _value(self, slot: str) -> Any:
+        if slot == SIGNALS:
+            return tuple(self._signals)
+        if slot == EFFECTS:
+            return in_order(tuple(self._effects.values()))[:EFFECTS_SEEN]
+        return self._past.get(slot, ()) if parted_past(slot) else self._outputs[slot]
 
     def _submit(self, command: SubmitTask) -> SubmissionRefused | None:
         answer = self.script(command)

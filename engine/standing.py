@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from engine.instance import Instance, Step
-from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, Control, InstanceState, StepReason, StepState
+from engine.states import FOR_OTHERS, INSTANCE_TERMINAL, STEP_UNFINISHED, Control, InstanceState, StepState
 from orbit.clock import Micros
 
 _TIMED = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY, InstanceState.COMPENSATING})
@@ -13,8 +13,8 @@ _TIMED = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY, Instanc
 
 def step_due(step: Step) -> Micros | None:
     """Give the next instant at which a step goes on by itself; None if it waits for others."""
-    if step.reason is StepReason.JOIN:
-        return None  # its lanes decide it, no timer
+    if step.reason in FOR_OTHERS:
+        return None  # what stands before it decides it, no timer
     if step.state is StepState.WAITING:
         instants = [instant for instant in (step.due_at, step.timeout_at) if instant is not None]
         return min(instants, default=None)
@@ -63,7 +63,7 @@ def check_waits(instance: Instance) -> None:
         or instance.state is InstanceState.NEEDS_RECOVERY
         or _is_paused(instance)
         or any(
-            step.has_task or (step.state is StepState.WAITING and step.reason is not StepReason.JOIN)
+            step.has_task or (step.state is StepState.WAITING and step.reason not in FOR_OTHERS)
             for step in instance.steps.values()
         )
     )

@@ -19,7 +19,7 @@ from definitions.graph import KeyPolicy, NodeKind
 from definitions.limits import VALUE_BYTES_MAX
 from definitions.registry import VersionToStart
 from engine.admission import Admitted, Entrant, Existing, admit
-from engine.batch import Advancer, Work, next_due
+from engine.batch import Advancer, next_due
 from engine.flow import Flow
 from engine.instance import INPUT, Instance
 from engine.ports import VersionFinder
@@ -31,6 +31,7 @@ from engine.store.business_keys import BusinessKey
 from engine.store.instances import Origin, Stored
 from engine.store.signals import signals_insert
 from engine.views import instance_json
+from engine.work import Work
 from orbit.batcher import Batcher
 from orbit.clock import Micros, seconds
 from orbit.database import Database

@@ -74,13 +74,23 @@ class StepReason(StrEnum):
     INSTANCE_ENDED = "INSTANCE_ENDED"  # asked to stop, or CANCELLED, because the instance ends
     # Asked to stop, or decided, after the join went on without its branch. A success is kept, but nobody reads it.
     BRANCH_LOST = "BRANCH_LOST"
-    JOIN = "JOIN"  # WAITING for its lanes: a failed join that a person's recovery in one of them has reopened
+    # Asked to stop, or decided, after a failure in its block that the block's handlers take. Of the block's own end:
+    # WAITING for all that still runs in it. A success is kept, but nobody reads it.
+    BLOCK_FAILED = "BLOCK_FAILED"
+    # WAITING for its lanes: a failed join that a person's recovery in one of them has reopened, or the end of a block
+    # that is done once more.
+    JOIN = "JOIN"
     WHEN = "WHEN"  # SKIPPED by its own condition: the flow goes on past it
     DEAD_PATH = "DEAD_PATH"  # SKIPPED because no live edge leads here
     RETRY = "RETRY"  # WAITING to be tried again by an error handler at `due_at`
     HANDLED = "HANDLED"  # an error handler took the failure: SUCCEEDED with its value, or FAILED while its steps run
     RECOVERED = "RECOVERED"  # SUCCEEDED or SKIPPED by a person's decision: the flow goes on past it
 
+
+# Why a step was stopped, or decided, because the flow goes on without it.
+LOST = frozenset({StepReason.BRANCH_LOST, StepReason.BLOCK_FAILED})
+# Why a step is WAITING for others that have a name of their own.
+FOR_OTHERS = frozenset({StepReason.JOIN, StepReason.BLOCK_FAILED})
 
 # Why a step may be SKIPPED without ending its path.
 PASSED = frozenset({StepReason.WHEN, StepReason.RECOVERED})
@@ -133,7 +143,10 @@ CONTROL_MOVES: Mapping[Control, frozenset[Control]] = {
 
 STEP_MOVES: Mapping[StepState, frozenset[StepState]] = {
     StepState.PENDING: (STEP_UNFINISHED | STEP_TERMINAL) - {StepState.NEEDS_REVIEW},
-    StepState.WAITING: frozenset({StepState.RUNNING, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED}),
+    # SKIPPED is the end of a block that is done once more and was left out then.
+    StepState.WAITING: frozenset(
+        {StepState.RUNNING, StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED, StepState.CANCELLED}
+    ),
     StepState.RUNNING: frozenset(
         {
             StepState.WAITING,  # a poll's gap, or the queue was full

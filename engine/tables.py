@@ -146,6 +146,19 @@ item = Table(
     **TABLE_OPTIONS,
 )
 
+effect = Table(
+    "weave_effect",
+    metadata,
+    Column("instance_id", kinds.identifier(), nullable=False, comment="Whose effect it is"),
+    Column("step", kinds.word(STEP_ID_CHARACTERS), nullable=False, comment="The step of an item that had it"),
+    Column("finished_at", kinds.instant(), nullable=False, comment="When the step was decided"),
+    Column("place", kinds.counter(), nullable=False, comment="Place in the flow's order"),
+    PrimaryKeyConstraint("instance_id", "step", name="weave_effect_pk"),
+    Index("weave_effect_latest", "instance_id", "finished_at", "place"),
+    comment="What is to be undone of items that are done with, if their instance undoes what it did",
+    **TABLE_OPTIONS,
+)
+
 value = Table(
     "weave_value",
     metadata,

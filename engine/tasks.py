@@ -14,9 +14,10 @@ from definitions.graph import Node, PollSpec, TaskSpec
 from engine import polling
 from engine.command import SubmitTask
 from engine.draft import Draft
+from engine.flow import is_undoing
 from engine.instance import UNDONE, Failure, Step
 from engine.scope import ExpressionFailed, check_output, place_of, render, render_key
-from engine.states import InstanceState, StepReason, StepState
+from engine.states import LOST, InstanceState, StepReason, StepState
 from engine.stimulus import Outcome, ReviewClosed, ReviewOpened, SubmissionRefused, TaskEnded
 from orbit.clock import SECOND, Micros, seconds
 from orbit.jsontext import Json
@@ -116,7 +117,7 @@ def _wait_for_room(draft: Draft, step: Step) -> None:
     """Let a step wait for room on its queue, by itself or together with the other items of its foreach."""
     assert step.start_by_at is not None
     due_at = min(draft.now + refused_wait(draft.before.id, step), step.start_by_at)
-    item = draft.flow.item_of(step.id)
+    item = None if is_undoing(step.id) else draft.flow.item_of(step.id)
     if item is not None:
         _hold_back(draft, draft.steps[item.foreach])
         due_at = step.start_by_at  # its foreach submits again; by itself it only gives up
@@ -134,7 +135,7 @@ def _wait_for_room(draft: Draft, step: Step) -> None:
 
 def _is_behind_others(draft: Draft, step: Step, spec: TaskSpec) -> bool:
     """Tell whether other items of the same foreach wait for room on the same queue: they were there first."""
-    item = draft.flow.item_of(step.id)
+    item = None if is_undoing(step.id) else draft.flow.item_of(step.id)
     if item is None or draft.steps[item.foreach].reason is not StepReason.QUEUE_FULL:
         return False
     return any(
@@ -168,7 +169,7 @@ def ended(draft: Draft, node: Node, stimulus: TaskEnded) -> None:
     if draft.state is InstanceState.ENDING:
         _ended_while_ending(draft, step, stimulus)
         return
-    if step.reason is StepReason.BRANCH_LOST:
+    if step.reason in LOST:
         _ended_of_a_loser(draft, node, step, stimulus)
         return
     match stimulus.outcome:
@@ -195,26 +196,27 @@ def _ended_while_ending(draft: Draft, step: Step, stimulus: TaskEnded) -> None:
 
 
 def _ended_of_a_loser(draft: Draft, node: Node, step: Step, stimulus: TaskEnded) -> None:
-    """Take the end of a task whose branch has lost: nothing is judged by it, and nothing goes on from it."""
-    error = stimulus.error
+    """Take the end of a task whose branch or block has lost: nothing is judged by it, and nothing goes on from it."""
+    error, reason = stimulus.error, step.reason
+    assert reason is not None, f"step {step.id} has lost nothing"
     if stimulus.outcome is Outcome.SUCCEEDED:
         try:
             check_output(draft, node)
             if isinstance(node.spec, PollSpec) and not polling.is_done(draft, step, node):
-                draft.cancelled(step.id, StepReason.BRANCH_LOST)
+                draft.cancelled(step.id, reason)
                 return
         except ExpressionFailed as failed:
             error = failed.error
         else:
             # The effect is there: it is kept and can be compensated.
-            draft.decide(step.id, StepState.SUCCEEDED, reason=StepReason.BRANCH_LOST)
+            draft.decide(step.id, StepState.SUCCEEDED, reason=reason)
             draft.record("step.succeeded", step.id)
             return
     if stimulus.outcome is Outcome.CANCELLED:
-        draft.cancelled(step.id, StepReason.BRANCH_LOST, error=error)
+        draft.cancelled(step.id, reason, error=error)
         return
     error = error or Failure("TASK_FAILED", "the task failed")
-    draft.decide(step.id, StepState.FAILED, reason=StepReason.BRANCH_LOST, error=error)
+    draft.decide(step.id, StepState.FAILED, reason=reason, error=error)
     draft.record("step.failed", step.id, error=draft.flow.hiding.failure(step.id, error).to_json())
 
 

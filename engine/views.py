@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from definitions.graph import NodeKind
 from engine.command import Entry
-from engine.flow import Flow
+from engine.flow import Flow, is_undoing
 from engine.instance import Instance, Items, Pause, Round, RoundLog, Step
 from engine.items import item_step, own_name
 from engine.kinship import Parent
@@ -59,7 +59,7 @@ def steps_json(flow: Flow, instance: Instance, verified: Mapping[bytes, Json] | 
 
     `verified` tells of the verifications of steps under review, by task.
     """
-    names = (*flow.own_steps, *(node.id for node in flow.compensations.values()))
+    names = (*flow.own_steps, *(node.id for node in flow.compensations.values() if node.within is None))
     return [_step_json(flow, name, instance.steps.get(name), verified or {}) for name in names]
 
 
@@ -71,7 +71,7 @@ def graph_states(flow: Flow, instance: Instance) -> dict[str, str]:
         if own != name and (own not in found or _SHOWN_FIRST.index(step.state) < _SHOWN_FIRST.index(found[own])):
             found[own] = step.state
     for name, node in flow.nodes.items():
-        around = None if node.within is None else instance.steps.get(node.within)
+        around = None if node.within is None or is_undoing(name) else instance.steps.get(node.within)
         if around is not None and around.state in STEP_TERMINAL and around.items is not None and around.items.next:
             found.setdefault(name, around.state)
     return {name: found.get(name, StepState.PENDING).value for name in flow.nodes}
@@ -80,6 +80,7 @@ def graph_states(flow: Flow, instance: Instance) -> dict[str, str]:
 def item_json(flow: Flow, foreach: str, index: int, steps: Mapping[str, Step]) -> dict[str, Json]:
     """Write one item of a foreach with its steps in the definition's order."""
     names = [item_step(name, index) for name in flow.bodies[foreach].steps]
+    names += [undoing.id for name in names if (undoing := flow.compensations.get(name)) and undoing.id in steps]
     return {"index": index, "steps": [_step_json(flow, name, steps.get(name), {}) for name in names]}
 
 

@@ -63,6 +63,11 @@ def values_insert(tx: Transaction, kept: Sequence[tuple[bytes, str, Json]]) -> N
     )
 
 
+def values_delete(tx: Transaction, instance_id: bytes, slots: Sequence[str]) -> None:
+    """Delete the values of steps that are done once more; not every one has any."""
+    tx.delete_many(value, [{"instance_id": instance_id, "slot": slot} for slot in slots], may_miss=True)
+
+
 def history_insert(tx: Transaction, recorded: Sequence[tuple[bytes, Recorded]]) -> None:
     """Store what advances did, each with its instance's id."""
     tx.insert(

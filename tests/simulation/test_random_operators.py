@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from definitions.graph import Graph
 from engine import joining
 from engine.command import SubmitTask
-from engine.flow import Flow
+from engine.effects import effects_of, in_order
+from engine.flow import Flow, is_undoing, undone_step
 from engine.instance import Failure, Instance
 from engine.simulator import Answer, Outcomes, Refusal, Script, Simulation
 from engine.states import (
@@ -186,9 +187,10 @@ def check(flow: Flow, outcome: Outcomes, seen: Seen, operators: Operators) -> No
     assert len(seen.submitted) == len(set(seen.submitted)), "a step's rounds are submitted once each"
     done_with: set[str] = set()
     for before, after in zip(seen.states, seen.states[1:], strict=False):
-        done_with |= before.steps.keys() - after.steps.keys()
+        gone = before.steps.keys() - after.steps.keys()
+        done_with |= {name for name in gone if not may_begin_anew(flow, name)}
         assert not done_with & after.steps.keys(), "an item that is done with does not come back"
-        check_moves(before, after)
+        check_moves(flow, before, after)
     assert all(flow.item_of(name) for name in done_with), "an entered step of the instance itself stays"
     taken = [line.entry.data["signal"] for line in outcome.trace if line.entry.kind == "signal.taken"]
     assert len(taken) == len(set(taken)) <= len(operators.signals), "a signal is taken once"
@@ -207,10 +209,10 @@ def check(flow: Flow, outcome: Outcomes, seen: Seen, operators: Operators) -> No
         assert instance.compensation is Compensation.BEGUN, "a cancelled instance ends, or a compensation has failed"
     if instance.state is InstanceState.SUCCEEDED and instance.ending_as is None:
         assert not any(joining.holds(flow, step) for step in instance.steps.values())
-    check_undone(flow, instance)
+    check_undone(flow, outcome)
 
 
-def check_moves(before: Instance, after: Instance) -> None:
+def check_moves(flow: Flow, before: Instance, after: Instance) -> None:
     """Every move stands in the tables, and nothing is due in a pause."""
     assert after.state in reached(INSTANCE_MOVES, before.state)
     assert after.revision >= before.revision
@@ -220,24 +222,30 @@ def check_moves(before: Instance, after: Instance) -> None:
         assert after.due_at is None, "nothing is due in a pause"
     for name in before.steps.keys() & after.steps.keys():
         step = before.steps[name]
-        assert after.steps[name].state in reached(STEP_MOVES, step.state)
-        assert after.steps[name].round >= step.round
+        is_new = may_begin_anew(flow, name) and step.state in STEP_TERMINAL
+        assert after.steps[name].state in reached(STEP_MOVES, StepState.PENDING if is_new else step.state)
+        assert after.steps[name].round >= step.round or (is_new and not after.steps[name].round)
 
 
-def check_undone(flow: Flow, instance: Instance) -> None:
-    """Nothing is undone that had no effect, nor before its time; what is done is undone, the last first."""
-    undone = {name: instance.steps.get(node.id) for name, node in flow.compensations.items()}
-    begun = {name: step for name, step in undone.items() if step is not None}
+def may_begin_anew(flow: Flow, name: str) -> bool:
+    """Tell whether a step stands in a block that an error handler, or a person, may do once more."""
+    return any(flow.guards.faces[face].may_restart for face in flow.faces_around(name))
+
+
+def check_undone(flow: Flow, outcome: Outcomes) -> None:
+    """Nothing is undone that had no effect, nor before its time; what is done is undone, once, the last first."""
+    instance, known = outcome.instance, {**outcome.settled, **outcome.instance.steps}
+    undone = {undone_step(name): step for name, step in known.items() if is_undoing(name)}
+    effects = {effect.step: effect for effect in effects_of(flow, known)}
     if instance.compensation in {None, Compensation.WANTED}:
-        assert not begun
-    assert all(instance.steps[name].may_have_effect for name in begun)
+        assert not undone
+    assert undone.keys() <= effects.keys()
     if instance.compensation is Compensation.DONE:
         assert instance.state in {InstanceState.FAILED, InstanceState.CANCELLED}
-        assert {name for name in undone if (step := instance.steps.get(name)) and step.may_have_effect} == set(begun)
-    order = sorted(begun, key=lambda name: (begun[name].finished_at or 2**62, begun[name].id))
-    ends = [instance.steps[name].finished_at or 0 for name in order]
-    if len({step.finished_at for step in begun.values()}) == len(begun):
-        assert ends == sorted(ends, reverse=True)
+        assert undone.keys() == effects.keys()
+    begun = [line.entry.step for line in outcome.trace if line.entry.kind == "step.submitted"]
+    order = list(dict.fromkeys(undone_step(step) for step in begun if step is not None and is_undoing(step)))
+    assert order == [effect.step for effect in in_order([effects[step] for step in order])]
 
 
 @settings(max_examples=30, deadline=None)

@@ -4,7 +4,9 @@ Every advance checks the move of each state against its table and that an unfini
 run that does not raise has passed those; here come the properties of the whole.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TypeVar
 
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from engine import joining
 from engine.command import SubmitTask
 from engine.explain import explain
 from engine.flow import Flow
-from engine.instance import Failure, Instance
+from engine.instance import Failure, Instance, Step
 from engine.items import own_name
 from engine.simulator import Answer, Outcomes, Refusal, Simulation
 from engine.states import (
@@ -73,6 +75,7 @@ def simulate(
     return simulation.run()
 
 
+LETS_PASS = frozenset({StepReason.WHEN, StepReason.HANDLED})
 CANCELS = st.sampled_from([None, None, None, 0.5, 6.0, 100.0])
 
 
@@ -132,12 +135,22 @@ def test_no_task_is_submitted_twice_and_none_beyond_its_bounds(
     simulation.run()
     assert len(submitted) == len(set(submitted))
     with_work = {NodeKind.TASK, NodeKind.POLL, NodeKind.WORKFLOW}
-    bounds = {
-        node.id: rounds_of(node.spec) * (1 + sum(handler.retries_max for handler in node.handlers))
+    flow = Flow(made)
+
+    def tries(name: str) -> int:
+        return 1 + sum(handler.retries_max for handler in flow.nodes[name].handlers)
+
+    most = {
+        node.id: rounds_of(node.spec) * tries(node.id) * prod(map(tries, flow.faces_around(node.id)))
         for node in made.nodes
         if node.kind in with_work
     }
-    assert all(1 <= number <= bounds[own_name(step)] for step, number in submitted)
+    for node in made.nodes:
+        if node.within is not None and node.id in most:
+            faces = flow.guards.all_around(node.id, node.within)
+            most[node.id] = rounds_of(node.spec) * tries(node.id) * prod(map(tries, faces))
+    counts = Counter(step for step, _ in submitted)
+    assert all(count <= most[own_name(step)] for step, count in counts.items())
 
 
 def rounds_of(spec: object) -> int:
@@ -164,14 +177,15 @@ def test_nothing_behind_a_dead_edge_runs(made: Graph, input_: object) -> None:
     instance = outcome.instance
     flow = Flow(made)
     for name, step in instance.steps.items():
-        if flow.opener(flow.nodes[name]) in flow.lanes.blocks:
+        if flow.opener(flow.nodes[name]) in flow.lanes.blocks or step.reason is StepReason.HANDLED:
             continue  # a parallel block is judged by the outcomes of its lanes, and may go on where all were skipped
         sources = [(source, case, instance.steps.get(source.id)) for source, case in flow.incoming[name]]
         if step.state is StepState.SUCCEEDED and sources:
             assert any(
                 source_step is not None
-                and (source_step.state is StepState.SUCCEEDED or source_step.reason is StepReason.WHEN)
+                and (source_step.state is StepState.SUCCEEDED or source_step.reason in LETS_PASS)
                 and (source.kind is not NodeKind.BRANCH or source_step.chosen == case)
+                and (source_step.state is not StepState.FAILED or source_step.chosen == case)
                 for source, case, source_step in sources
             ), name
     if instance.state is InstanceState.SUCCEEDED:
@@ -198,9 +212,13 @@ def test_every_move_is_in_its_table_and_every_stop_is_explained(
     def look(instance: Instance) -> None:
         before = seen[-1]
         assert instance.state in moves_from(INSTANCE_MOVES, before.state)
-        assert before.steps.keys() - instance.steps.keys() <= {name for name in before.steps if flow.item_of(name)}
+        gone = before.steps.keys() - instance.steps.keys()
+        assert gone <= {name for name in before.steps if flow.item_of(name) or may_begin_anew(flow, name)}
         for name, step in instance.steps.items():
-            was = before.steps[name].state if name in before.steps else StepState.PENDING
+            if name in before.steps and not (may_begin_anew(flow, name) and is_terminal(before.steps[name])):
+                was = before.steps[name].state
+            else:
+                was = StepState.PENDING
             assert step.state in moves_from(STEP_MOVES, was)
         refusals_are_applied = all(step.task_id is not None for step in instance.steps.values() if step.has_task)
         if instance.state not in INSTANCE_TERMINAL and refusals_are_applied:
@@ -214,6 +232,15 @@ def test_every_move_is_in_its_table_and_every_stop_is_explained(
         simulation.cancel_at(cancel_at, "a test wants it")
     simulation.run()
     assert seen[-1].revision >= len({instance.revision for instance in seen}) - 1
+
+
+def may_begin_anew(flow: Flow, name: str) -> bool:
+    """Tell whether a step stands in a block that an error handler may do once more."""
+    return any(flow.guards.faces[face].may_restart for face in flow.faces_around(name))
+
+
+def is_terminal(step: Step) -> bool:
+    return step.state in STEP_TERMINAL
 
 
 def moves_from(table: Mapping[StateT, frozenset[StateT]], state: StateT) -> set[StateT]:

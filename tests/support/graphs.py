@@ -217,7 +217,7 @@ class _Lowering:
             inside, self.inside, self.within = self.inside, None, block.id
             self.sequence(block.parts["each item"], [])
             self.inside, self.within = inside, None
-            return index
+            return self.handled(block, index)
         outer = self.inside
         lanes: dict[str, Ends] = {}
         for label, blocks in block.parts.items():
@@ -229,11 +229,13 @@ class _Lowering:
         needed = {need for needs in block.needs.values() for need in needs}
         spec = JoinSpec(block.join, block.id, block.at_least)
         join = Node(f"{block.id}.end", NodeKind.JOIN, spec, None, None, 0, 0)
-        return self.node(join, [end for label, ends in lanes.items() if label not in needed for end in ends])
+        ends = [end for label, lane in lanes.items() if label not in needed for end in lane]
+        return self.handled(block, self.node(join, ends))
 
     def handled(self, block: Block, index: int) -> int:
         """Add the steps of a block's handlers and the join behind them; without such steps it is its own end."""
-        outside, self.error_of = self.error_of, block.id
+        face = self.nodes[index].id
+        outside, self.error_of = self.error_of, face
         ends = [
             end
             for place, (_, lane) in enumerate(block.handlers)
@@ -243,7 +245,7 @@ class _Lowering:
         self.error_of = outside
         if not ends:
             return index
-        spec = JoinSpec(JoinPolicy.ALL, block.id)
+        spec = JoinSpec(JoinPolicy.ALL, face)
         return self.node(Node(f"{block.id}.handled", NodeKind.JOIN, spec, None, None, 0, 0), [(index, None), *ends])
 
 

@@ -26,6 +26,7 @@ class Writer:
     daring: float  # how often a step is read bare although it may have been skipped, which the compiler must refuse
     maybe: list[str] = field(default_factory=list)
     in_items: bool = False
+    loops: int = 0
 
     def condition(self) -> str:
         if self.in_items and self.chance.random() < 0.5:
@@ -80,7 +81,9 @@ class Writer:
         yield f"{indent}- id: {name}"
         if is_conditional:
             yield f"{indent}  when: {self.condition()}"
-        inside = list(certain)
+        inside, loops_before = list(certain), self.loops
+        is_block = kind in {"branch", "parallel", "needs", "foreach"}
+        is_handled = kind in {"task", "poll"} or (is_block and self.chance.random() < 0.4)
         match kind:
             case "task":
                 yield f"{indent}  task: t.a@1"
@@ -106,7 +109,7 @@ class Writer:
                 yield f"{indent}  parallel:"
                 yield f"{indent}    join: {join}"
                 gained = yield from self.branches(depth, indent, certain)
-                (inside if join == "all" else self.maybe).extend(gained)
+                (inside if join == "all" and not is_handled else self.maybe).extend(gained)
             case "needs":
                 yield f"{indent}  parallel:"
                 yield f"{indent}    join: {self.chance.choice(['all', 'any', 'settled', '{at_least: 1}'])}"
@@ -116,9 +119,10 @@ class Writer:
                 yield from self.foreach(depth, indent, list(certain))
             case _:
                 yield f"{indent}  return: {{}}"
-        has_lane = kind in {"task", "poll"} and not self.in_items and depth > 0 and self.chance.random() < 0.2
-        if kind in {"task", "poll"} and not self.in_items:
-            yield from self.handlers(indent, certain, has_lane=has_lane)
+        has_lane = is_handled and depth > 0 and self.chance.random() < (0.5 if is_block else 0.2)
+        if is_handled:
+            may_retry = self.loops == loops_before + (kind == "foreach")
+            yield from self.handlers(indent, certain, has_lane=has_lane, may_retry=may_retry)
         if kind in {"foreach", "task", "set", "poll", "signal"}:
             (self.maybe if is_conditional or has_lane else inside).append(name)
         if not is_conditional:
@@ -134,6 +138,7 @@ class Writer:
 
     def foreach(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         outside, self.maybe, self.in_items = self.maybe, list(self.maybe), True
+        self.loops += 1
         yield f"{indent}  foreach:"
         lists = ["input.flags", "input.flags", "'[]'", "'[true, false, true]'"]
         yield f"{indent}    items: {self.chance.choice(lists)}"
@@ -158,12 +163,12 @@ class Writer:
             gained += [each for each in beside if each not in certain]
         return gained
 
-    def handlers(self, indent: str, certain: list[str], *, has_lane: bool) -> Iterator[str]:
+    def handlers(self, indent: str, certain: list[str], *, has_lane: bool, may_retry: bool) -> Iterator[str]:
         """Write error handlers, with steps or not, or now and then none."""
         if not has_lane and self.chance.random() < 0.6:
             return
         yield f"{indent}  on_error:"
-        if self.chance.random() < 0.5:
+        if may_retry and self.chance.random() < 0.5:
             yield f"{indent}    - {{match: X, then: retry, max: {self.chance.randint(1, 3)}, backoff: 3s}}"
         if has_lane:
             yield f"{indent}    - match: NON_RETRYABLE"

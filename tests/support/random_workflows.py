@@ -1,11 +1,12 @@
 """Random workflows of every kind of step, nested and skipped in every way: a hypothesis strategy."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from definitions.graph import Graph, Handling, PollSpec
+from definitions.graph import Graph, Handling, NodeKind, PollSpec
 from definitions.template import compile_template
 from tests.support.graphs import (
     Block,
@@ -120,12 +121,40 @@ def steps(draw: st.DrawFn, names: Names, depth: int) -> Block:
             block = parallel(name, lanes, draw(JOINS), at_least=draw(st.integers(1, count)))
         case _:
             block = draw(dependency_graphs(name, names, depth))
-    if kind in {"task", "poll", "set", "until"} and not names.in_items:
+    if kind in {"task", "poll", "set", "until"}:
         block = draw(handled(block, names, depth, may_retry=kind in {"task", "poll"}))
-    if kind in {"task", "poll", "until"} and not names.in_items and draw(st.integers(0, 2)) == 0:
-        params = draw(st.sampled_from([None, {"n": "${ input.n }"}, {"x": "${ input.missing }"}]))
+    elif kind in {"branch", "parallel", "needs", "foreach"}:
+        block = draw(handled(block, names, depth, may_retry=may_restart(block)))
+    is_block = kind in {"branch", "parallel", "needs", "foreach"}
+    may_be_undone = kind in {"task", "poll", "until"} or (is_block and may_be_undone_whole(block))
+    if may_be_undone and draw(st.integers(0, 5 if is_block else 2)) == 0:
+        given = [None, {"n": "${ input.n }"}, {"x": "${ input.missing }"}]
+        params = draw(st.sampled_from([*given, {"item": "${ item + index }"}] if names.in_items else given))
         block = block.undone(params, timeout_seconds=draw(st.sampled_from([5.0, 60.0])), start_within_seconds=20.0)
     return block.only_if(draw(names.conditions())) if draw(st.integers(0, 3)) == 0 else block
+
+
+def may_restart(block: Block) -> bool:
+    """Tell whether a block may be done once more: it holds no child, no compensation and, within it, no foreach."""
+    inner = [*inside(block)]
+    return not any(
+        each.kind is NodeKind.WORKFLOW or each.compensate is not None or each.kind is NodeKind.FOREACH for each in inner
+    )
+
+
+def may_be_undone_whole(block: Block) -> bool:
+    """Tell whether a block may have a compensation: nothing in it has one, and no handler does it once more."""
+    is_retried = any(handler.then is Handling.RETRY for handler, _ in block.handlers)
+    return not is_retried and not any(
+        each.compensate is not None for part in block.parts.values() for own in part for each in (own, *inside(own))
+    )
+
+
+def inside(block: Block) -> Iterator[Block]:
+    for part in [*block.parts.values(), *(lane for _, lane in block.handlers)]:
+        for each in part:
+            yield each
+            yield from inside(each)
 
 
 @st.composite
@@ -171,7 +200,9 @@ def handled(draw: st.DrawFn, block: Block, names: Names, depth: int, *, may_retr
         elif then is Handling.FAIL:
             block = block.on_error(match, then)
         else:
-            value = draw(st.sampled_from([{"status": "${ error.class }"}, "${ error.missing }", None]))
+            value = draw(
+                st.sampled_from([{"status": "${ error.class }", "of": "${ error.step }"}, "${ error.no }", None])
+            )
             block = block.on_error(match, Handling.CONTINUE, value)
     return block
 

@@ -80,6 +80,9 @@ def test_an_error_is_not_known_there() -> None:
     assert message.startswith("UNKNOWN_NAME")
 
 
+UNDONE = "compensate: {task: t.u@1}"
+
+
 @pytest.mark.parametrize(
     ("step", "codes"),
     [
@@ -89,7 +92,12 @@ def test_an_error_is_not_known_there() -> None:
         ("{id: a, task: t.a@1, compensate: {task: t.u@1, output: {}}}", ["UNKNOWN_KEY"]),
         ("{id: a, task: t.a@1, compensate: {task: t.u@1, on_error: []}}", ["UNKNOWN_KEY"]),
         ("{id: a, set: {}, compensate: {task: t.u@1}}", ["UNKNOWN_KEY"]),
-        ("{id: a, branch: [{else: []}], compensate: {task: t.u@1}}", ["NOT_YET_SUPPORTED"]),
+        ("{id: a, branch: [{else: []}], compensate: {task: t.u@1}}", []),
+        ("{id: a, foreach: {items: '[1]', max_items: 1, steps: [{id: i, set: {}}]}, compensate: {task: t.u@1}}", []),
+        (
+            f"{{id: a, parallel: {{branches: {{x: [{{id: b, task: t.b@1, {UNDONE}}}]}}}}, {UNDONE}}}",
+            ["CONTRADICTION"],
+        ),
         ("{id: a, wait: {for: 1s}, compensate: {task: t.u@1}}", []),
     ],
 )
@@ -139,3 +147,35 @@ def test_a_changed_compensation_is_a_changed_step() -> None:
 def test_compensations_are_drawn() -> None:
     assert "undone by bank.refund@3 on refunds" in graph_to_svg(graph())
     assert 'n1 -.-> u1>"undone by bank.refund@3"]' in graph_to_mermaid(graph())
+
+
+ITEM = (
+    "  - {{id: e, foreach: {{items: '[7, 8]', max_items: 40, concurrency: 5, steps: [{{id: v, set: {{n: 1}}}}, "
+    "{{id: x, task: t.a@1, compensate: {{task: t.u@1, input: {{x: '${{ {0} }}'}}}}}}, {{id: w, task: t.w@1}}]}}}}\n"
+    "  - {{id: after, task: t.a@1}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["item", "index", "default(steps.x.output, 1)", "default(steps.w.output, 1)", "default(steps.v.output.n, 1)"],
+)
+def test_a_compensation_of_a_step_of_items_reads_its_item_and_guarded_the_steps_of_it(value: str) -> None:
+    assert compiled(ITEM.format(value)).findings == ()
+
+
+def test_what_is_certain_before_a_step_of_items_is_so_when_it_is_undone() -> None:
+    assert compiled(ITEM.format("steps.v.output.n")).findings == ()
+    (finding,) = compiled(ITEM.format("steps.x.output")).findings
+    assert finding.message.endswith("its outcome may be unknown when it is undone")
+
+
+def test_the_bounds_of_a_compensation_of_items_are_those_of_every_item_one_after_the_other() -> None:
+    one, many = compiled(ITEM.format("item")).graph, compiled(ITEM.format("item").replace("40", "80")).graph
+    assert one is not None
+    assert many is not None
+    assert one.bounds.tasks == 40 * 3 + 1
+    assert many.bounds.tasks == 80 * 3 + 1
+    # Items run some at once, and are undone one by one.
+    assert one.bounds.concurrent_tasks == 5
+    assert many.bounds.active_seconds > 1.9 * one.bounds.active_seconds

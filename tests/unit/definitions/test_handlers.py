@@ -108,12 +108,6 @@ def test_what_is_wrong_with_a_handler_is_found(on_error: str, kind: str, found: 
     assert codes(on_error, kind) == found
 
 
-@pytest.mark.parametrize("key", ["on_error: [{match: '*', then: fail}]", "compensate: {task: t.u@1}"])
-def test_steps_of_items_have_no_handlers_and_no_compensation_yet(key: str) -> None:
-    step = f"  - {{id: e, foreach: {{items: '[1]', max_items: 1, steps: [{{id: a, task: t.a@1, {key}}}]}}}}\n"
-    assert [finding.code.value for finding in compiled(step).findings] == ["NOT_YET_SUPPORTED"]
-
-
 def test_the_failed_step_has_no_output_in_its_handler() -> None:
     step = "  - {id: a, task: t.a@1, on_error: [{match: X, steps: [{id: b, set: {x: '${ steps.a.output }'}}]}]}\n"
     (finding,) = compiled(step).findings
