@@ -19,15 +19,19 @@ from engine.stimulus import Outcome
 from orbit.clock import SECOND
 from tests.support.random_definitions import definition
 
-EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 60
+EXAMPLES = 10_000 if os.environ.get("ORBIT_SOAK") == "1" else 150
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@given(seed=st.integers(0, 2**40), answers=st.lists(st.integers(0, 5), min_size=1, max_size=8))
+@given(
+    seed=st.integers(0, 2**40),
+    depth=st.sampled_from([0, 0, 1, 2]),
+    answers=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_what_publishing_proves_holds_in_every_run(seed: int, answers: list[int]) -> None:
-    _, graph = definition(seed)
+def test_what_publishing_proves_holds_in_every_run(seed: int, depth: int, answers: list[int]) -> None:
+    _, graph = definition(seed, depth)
     running: dict[tuple[str, int], float] = {}  # when each task ends
     most_at_once = 0
     taken: list[tuple[str, int]] = []

@@ -177,11 +177,16 @@ class Writer:
         yield f'{indent}    - {{match: "*", then: continue, value: "${{ error.code }}"}}'
 
 
-def definition(seed: int) -> tuple[str, Graph]:
-    """Make a random definition that compiles; the compiler refuses about half of the first attempts, as it must."""
+def definition(seed: int, depth: int = 2) -> tuple[str, Graph]:
+    """Make a random definition that compiles; the compiler refuses about half of the first attempts, as it must.
+
+    With a `depth` of 0 it is one step: what many steps leave over of their bounds would hide what one takes too much.
+    """
     for attempt in range(100):
         writer = Writer(random.Random(seed * 100 + attempt), daring=0.3 if attempt < 2 else 0.0)
-        text = f"{HEAD}steps:\n" + "\n".join(writer.block(2, "  ", [])) + "\n"
+        text = (
+            f"{HEAD}steps:\n" + "\n".join(writer.block(depth, "  ", []) if depth else writer.step(0, "  ", [])) + "\n"
+        )
         compiled = compile_definition(text)
         if compiled.graph is not None:
             return text, compiled.graph

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from definitions.compiler import compile_definition
 from definitions.expression import Expression
@@ -106,6 +107,8 @@ def readings_in(value: object) -> Iterator[Expression | Template]:
             yield from readings_in(item)
     elif is_dataclass(value):
         yield from readings_in([getattr(value, each.name) for each in fields(value)])
+    elif isinstance(value, Struct):
+        yield from readings_in([getattr(value, name) for name in value.__struct_fields__])
 
 
 def run(graph: Graph) -> None:
