@@ -23,20 +23,20 @@ _SUFFIXES = frozenset({".yaml", ".yml"})
 Family = dict[tuple[str, int], Graph]
 
 
-def compile_file(file: Path, others: Iterable[Path] = ()) -> Compiled:
+def compile_file(file: Path, others: Iterable[Path] = (), *, is_strict: bool = False) -> Compiled:
     """Compile a definition file with the children that its steps name. Raises OSError if a file can't be read."""
-    return compile_family(file, others)[0]
+    return compile_family(file, others, is_strict=is_strict)[0]
 
 
-def compile_family(file: Path, others: Iterable[Path] = ()) -> tuple[Compiled, Family]:
+def compile_family(file: Path, others: Iterable[Path] = (), *, is_strict: bool = False) -> tuple[Compiled, Family]:
     """Compile a definition file and give its children's graphs too. Raises OSError if a file can't be read."""
     data = file.read_bytes()
-    compiled = compile_definition(data)
+    compiled = compile_definition(data, is_strict=is_strict)
     if not compiled.wanted:
         return compiled, {}
     files = {path.resolve() for path in (*others, *_beside(file)) if path.stat().st_size <= limits.SOURCE_BYTES_MAX}
     finder = _Finder({file.resolve(): compiled, **{path: compile_definition(path.read_bytes()) for path in files}})
-    return compile_definition(data, finder.children_of(file.resolve())), finder.family
+    return compile_definition(data, finder.children_of(file.resolve()), is_strict=is_strict), finder.family
 
 
 def _beside(file: Path) -> Iterator[Path]:

@@ -30,8 +30,9 @@ with_children = click.option(
     show_default=True,
     help="For people, for programs (one JSON object), or as annotations of a GitHub run.",
 )
+@click.option("--strict", is_flag=True, help="Find also every field that is read and that no schema declares.")
 @with_children
-def check(files: tuple[Path, ...], form: str, others: tuple[Path, ...]) -> None:
+def check(files: tuple[Path, ...], form: str, strict: bool, others: tuple[Path, ...]) -> None:
     """Check workflow definitions and print every finding with its place; ends with 0 only if there are none.
 
     Child workflows are looked for in the files beside each definition, and in those of --with.
@@ -43,7 +44,7 @@ def check(files: tuple[Path, ...], form: str, others: tuple[Path, ...]) -> None:
     found = 0
     report = {}
     for file in files:
-        compiled = compile_file(file, others)
+        compiled = compile_file(file, others, is_strict=strict)
         found += len(compiled.findings)
         report[str(file)] = [finding.to_json() for finding in compiled.findings]
         if form == "github":

@@ -54,16 +54,17 @@ class Compiled(Struct, frozen=True):
         return "\n".join(finding.render(file) for finding in self.findings)
 
 
-def compile_definition(text: bytes | str, children: Children = NO_CHILDREN) -> Compiled:
+def compile_definition(text: bytes | str, children: Children = NO_CHILDREN, *, is_strict: bool = False) -> Compiled:
     """Compile a definition. Never raises for bad text, and takes bounded time and memory for any.
 
-    A child that it names and that is not among `children` is a finding.
+    A child that it names and that is not among `children` is a finding. `is_strict`: so is a field that no schema
+    declares; else it is looked for when an expression is evaluated.
     """
     with _collector_paused():
-        return _compiled(text, children)
+        return _compiled(text, children, is_strict=is_strict)
 
 
-def _compiled(text: bytes | str, children: Children) -> Compiled:
+def _compiled(text: bytes | str, children: Children, *, is_strict: bool) -> Compiled:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     digest = hashlib.sha256(data).digest()
     if len(data) > limits.SOURCE_BYTES_MAX:
@@ -78,7 +79,7 @@ def _compiled(text: bytes | str, children: Children) -> Compiled:
     source = Source(decoded)
     findings = Findings(source)
     model = _read(source, findings)
-    graph = None if model is None else _compile(model, source, findings, children)
+    graph = None if model is None else _compile(replace(model, is_strict=is_strict), source, findings, children)
     compiled = Compiled(None if findings else graph, findings.sorted(), decoded, digest)
     return compiled if model is None else replace(compiled, identity=_identity(model), wanted=wanted_by(model.steps))
 

@@ -245,3 +245,4 @@ class DefinitionModel(Struct, frozen=True):
     place: Place
     starts: StartRules
     redact: tuple[RedactModel, ...] = ()
+    is_strict: bool = False  # compiled so that expressions read only what schemas declare

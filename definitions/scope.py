@@ -118,7 +118,7 @@ At = str | ResultOf | None
 class Catalogue:
     """All steps of a definition, and the types of the outputs that the walk has met so far."""
 
-    def __init__(self, steps: tuple[StepModel, ...]) -> None:
+    def __init__(self, steps: tuple[StepModel, ...], *, is_strict: bool = False) -> None:
         self._declared: dict[str, _Declared] = {}
         self._ends: dict[str, _Declared] = {}
         for order, (step, blocks) in enumerate(_walk(steps, ())):
@@ -129,6 +129,7 @@ class Catalogue:
                     self._ends[block] = _Declared(self._declared[block].step, blocks[: _depth(blocks, block)], order)
         self._types: dict[str, Type] = {}
         self._silent: set[str] = set()  # children that leave no output
+        self._is_strict = is_strict  # expressions read only what schemas declare
 
     def learn(self, step: str, output: Type) -> None:
         """Keep the type of a step's output."""
@@ -174,7 +175,7 @@ class Catalogue:
             return StepFacts(known.output, reason or f"it may not have run when `{step}` is undone")
 
         roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **scope.roots}
-        return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known)
+        return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known, self._is_strict)
 
     def environment(self, scope: Scope, *, input_type: Type, at: At, extra: dict[str, Type]) -> Environment:
         """Return what an expression at a place may read."""
@@ -188,7 +189,7 @@ class Catalogue:
         roots = {"input": input_type, "instance": INSTANCE, "now": STRING, **scope.roots, **extra}
         if scope.error_of is not None:
             roots["error"] = _ERROR
-        return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known)
+        return Environment(roots, _LATER_ROOTS, facts, self.names, scope.known, self._is_strict)
 
     def names(self) -> Iterable[str]:
         """Name all steps."""

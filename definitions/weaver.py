@@ -91,7 +91,7 @@ class Weaver:
         self._children = children
         self._findings = findings
         self._expressions = ExpressionCompiler(source, findings)
-        self._catalogue = Catalogue(model.steps)
+        self._catalogue = Catalogue(model.steps, is_strict=model.is_strict)
         self._input_type = type_of_schema(model.input_schema, has_defaults=True)
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []

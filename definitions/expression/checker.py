@@ -52,6 +52,7 @@ NOTHING: Paths = frozenset()
 
 _STEP_PATH = 3  # steps.<id>.output
 _NAMES_SHOWN = 10
+_REPORTED = Type(Kind.DYN)  # of a part of what has its finding already
 _SIZED_COST = 10  # of an operation whose work grows with its values
 
 
@@ -71,6 +72,7 @@ class Environment(Struct, frozen=True):
     step: Callable[[str], StepFacts | None] | None = None  # None: this place has no `steps`
     step_names: Callable[[], Iterable[str]] = tuple
     known: Paths = NOTHING
+    is_strict: bool = False  # what no schema declares is a mistake, and not looked at when it is evaluated
 
 
 class Report(Struct):
@@ -192,7 +194,7 @@ class _Checker:
         owner = self.check(operand, known, lenient=lenient)
         match owner.kind:
             case Kind.DYN:
-                return DYN
+                return self._undeclared(node, owner, name, lenient=lenient or (path is not None and path in known))
             case Kind.MAP:
                 return self._field(node, owner, name, lenient=lenient or (path is not None and path in known))
             case _:
@@ -241,7 +243,7 @@ class _Checker:
         found = owner.fields.get(name)
         if found is None:
             if not owner.closed:
-                return DYN
+                return self._undeclared(node, owner, name, lenient=lenient)
             known = ", ".join(f"`{other}`" for other in owner.fields) or "no field"
             message = f"there is no field `{name}`; the schema has {known[:200]}"
             self.problem(Code.UNKNOWN_FIELD, node, message, did_you_mean(name, owner.fields))
@@ -250,6 +252,15 @@ class _Checker:
             message = f"the field `{name}` is optional in its schema and may be absent"
             self.problem(Code.OPTIONAL_FIELD, node, message, "use has() or default(), or list it in `required`")
         return found
+
+    def _undeclared(self, node: Node, owner: Type, name: str, *, lenient: bool) -> Type:
+        """Take a field that no schema declares; where that is a mistake, once for all that is read in it."""
+        if owner is _REPORTED or lenient or self._environment is None or not self._environment.is_strict:
+            return owner if owner is _REPORTED else DYN
+        message = f"no schema declares a field `{name[:80]}` here, so it may be missing when this is evaluated"
+        hint = "declare it in the schema of the input, the step's `output` or the `payload`, or guard it with default()"
+        self.problem(Code.UNDECLARED_FIELD, node, message, hint)
+        return _REPORTED
 
     def _index(self, node: Index, known: Paths, *, lenient: bool) -> Type:
         if isinstance(node.index, Literal) and isinstance(node.index.value, str):

@@ -73,3 +73,26 @@ def test_an_annotation_of_github_is_one_line() -> None:
     assert shown == (
         "::error file=a%2Cb%3Ac.yaml,line=3,col=4,title=BAD_VALUE::100 %25 wrong%0Aor more%0Ahint: mend: it"
     )
+
+
+def test_a_strict_check_finds_what_no_schema_declares_once_for_each_path() -> None:
+    text = f"""{HEAD}steps:
+  - {{id: a, task: t.a@1}}
+  - {{id: b, task: t.b@1, output: {{type: object, properties: {{x: {{type: object}}}}, required: [x]}}}}
+  - id: c
+    set:
+      deep: "${{ steps.a.output.one.two.three }}"
+      open: "${{ steps.b.output.x.y }}"
+      guarded: "${{ default(steps.a.output.one, 1) }}"
+      proven: "${{ has(steps.a.output.one) ? steps.a.output.one : 2 }}"
+      known: "${{ input.amount }}"
+      whole: "${{ steps.a.output }}"
+"""
+    assert compile_definition(text).graph is not None
+    found = compile_definition(text, is_strict=True).findings
+    assert [(finding.code, finding.line) for finding in found] == [
+        (Code.UNDECLARED_FIELD, 11),
+        (Code.UNDECLARED_FIELD, 12),
+    ]
+    assert "`one`" in found[0].message
+    assert "`y`" in found[1].message

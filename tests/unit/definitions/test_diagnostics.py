@@ -60,7 +60,7 @@ def test_every_code_is_listed_once_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("code", Code)
 def test_the_failing_example_has_this_finding(code: Code) -> None:
-    compiled = compile_definition(examples(code)["fails"], CHILDREN)
+    compiled = compile_definition(examples(code)["fails"], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD)
     found = {finding.code for finding in compiled.findings}
     if code is Code.TOO_MANY_FINDINGS:
         assert compiled.findings[-1].code is code
@@ -71,13 +71,15 @@ def test_the_failing_example_has_this_finding(code: Code) -> None:
 
 @pytest.mark.parametrize("code", Code)
 def test_the_mended_example_compiles(code: Code) -> None:
-    compiled = compile_definition(examples(code)["passes"], CHILDREN)
+    compiled = compile_definition(examples(code)["passes"], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD)
     assert compiled.graph is not None, compiled.render()
 
 
 @pytest.mark.parametrize("code", Code)
 def test_every_finding_points_into_the_text(code: Code) -> None:
-    for finding in compile_definition(examples(code)["fails"], CHILDREN).findings:
+    for finding in compile_definition(
+        examples(code)["fails"], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD
+    ).findings:
         assert finding.line >= 1
         assert finding.column >= 1
         assert finding.caret <= len(finding.excerpt) + 1
