@@ -1,10 +1,11 @@
 """Random workflows of every kind of step, nested and skipped in every way: a hypothesis strategy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from definitions.graph import Graph, Handling, NodeKind, PollSpec
 from definitions.template import compile_template
