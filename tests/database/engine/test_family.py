@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from sqlalchemy import select
 
-from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, Action, Control, StepState
+from engine.states import INSTANCE_TERMINAL, STEP_UNFINISHED, Action, Compensation, Control, StepState
 from engine.store.instances import Filter, Stored, instances_read
 from engine.store.steps import steps_load
 from engine.tables import instance as table
@@ -17,15 +17,17 @@ from orbit.errors import InvalidRequest, StateConflict
 from pulse.claim import Assignment
 from pulse.states import ErrorClass
 from pulse.tables import task
-from tests.support.weave import Done, Weave
+from tests.support.weave import TYPES, Done, Weave
 
 HEAD = "orbit: weave/1\nworkflow: {}\nversion: 1\ntimeout: 2h\ndefaults: {{queue: main, retry: {{max_attempts: 1}}}}\n"
 LEAF = (
-    HEAD.format("leaf") + "steps:\n  - {id: a, task: do.a@1}\n  - {id: w, wait: {for: 5s}}\n  - {id: b, task: do.b@1}\n"
+    HEAD.format("leaf") + "steps:\n  - {id: a, task: do.a@1, compensate: {task: undo.a@1}}\n"
+    "  - {id: w, wait: {for: 5s}}\n  - {id: b, task: do.b@1}\n"
 )
 MIDDLE = (
     HEAD.format("middle").replace("timeout: 2h", "timeout: 2h\non_failure: fail")
-    + "steps:\n  - {id: x, task: do.x@1}\n  - {id: l, workflow: leaf, timeout: 30m}\n"
+    + "steps:\n  - {id: x, task: do.x@1, compensate: {task: undo.x@1}}\n"
+    "  - {id: l, workflow: leaf, timeout: 30m, compensate: {task: undo.y@1}}\n"
 )
 TOP = HEAD.format("top") + (
     "steps:\n  - id: both\n    parallel:\n      branches:\n"
@@ -57,6 +59,7 @@ class Run:
     def __init__(self, weave: Weave, seed: int) -> None:
         self.weave = weave
         self.random = Random(seed)
+        weave.types = (*TYPES, "undo.a", "undo.x", "undo.y")
         self.top = family(weave)
         self.running: list[Assignment] = []
 
@@ -68,7 +71,7 @@ class Run:
                 ["advance"] * 4
                 + ["claim"] * 2
                 + ["answer"] * 4
-                + ["time", "pause", "resume", "resume", "recover", "recover"]
+                + ["time", "pause", "resume", "resume", "recover", "recover", "cancel"]
             ):
                 case "advance":
                     weave.runner.due_in(0)
@@ -83,6 +86,8 @@ class Run:
                     weave.pause(chosen.id)
                 case "resume":
                     weave.resume(chosen.id)
+                case "cancel" if random.random() < 0.2:
+                    weave.cancel(chosen.id, compensate=random.random() < 0.8)
                 case "recover":
                     waiting = [
                         s.id for s in chosen.steps.values() if s.state in {StepState.FAILED, StepState.NEEDS_REVIEW}
@@ -140,7 +145,9 @@ def check(weave: Weave, *, at_rest: bool) -> None:
                 stored.instance.control is not Control.ACTIVE or stored.instance.ending_as
             )
             assert above.control is not Control.ACTIVE or pause is None or not pause.with_parent
-        if above.control is Control.PAUSED and stored.instance.state not in INSTANCE_TERMINAL:
+        # An operator who ends a child ends its pause, whatever its parent is.
+        is_under_way = stored.instance.state not in INSTANCE_TERMINAL and stored.instance.ending_as is None
+        if above.control is Control.PAUSED and is_under_way:
             assert stored.instance.control is Control.PAUSED, "a parent is quiet and its child is not"
 
 
@@ -158,6 +165,24 @@ def test_random_operators_leave_no_family_in_pieces(weave: Weave, seed: int) -> 
     left = weave.database.transaction(lambda tx: tx.rows(select(task.c.state).where(task.c.finished_at.is_(None))))
     assert left == []
     assert weave.database.transaction(lambda tx: tx.rows(select(stimulus.c.id))) == []
+    check_undone(found)
+
+
+def check_undone(found: list[Stored]) -> None:
+    """What a child says to have undone is not undone by its parent's step too, and it says so only if it has."""
+    children = {stored.instance.id: stored.instance for stored in found if stored.origin.parent is not None}
+    for stored in found:
+        steps = stored.instance.steps
+        for name, step in steps.items():
+            if step.error is None or not step.error.is_undone:
+                continue
+            assert step.task_id is not None
+            child = children[step.task_id]
+            assert child.compensation is Compensation.DONE
+            assert f"{name}.undo" not in steps or step.may_have_effect
+        if stored.instance.compensation is Compensation.DONE:
+            done = {name for name, step in steps.items() if step.may_have_effect}
+            assert not {name for name in done if name in {"a", "x"} and f"{name}.undo" not in steps}
 
 
 @pytest.mark.parametrize("what", ["cancel", "pause"])
