@@ -25,6 +25,7 @@ HANDLED = "{id: a, task: do.a@1, on_error: [{match: '*', steps: [{id: b, task: d
 UNDONE = "{id: a, task: do.a@1, compensate: {task: undo.a@1}}\n  - {id: b, task: do.b@1}"
 EACH = "{id: each, foreach: {items: '[1, 2, 3]', max_items: 3, concurrency: 2, steps: [{id: a, task: do.a@1}]}}"
 JOIN = "{id: both, parallel: {join: %s, branches: {left: [{id: a, task: do.a@1}], right: [{id: b, task: do.b@1}]}}}"
+BLOCK = "{id: both, on_error: [{match: '*', then: continue}], " + (JOIN % "all").removeprefix("{id: both, ")
 RETURN = (
     "{id: both, parallel: {join: any, branches: {left: [{id: a, task: do.a@1}], right: [{id: b, task: do.b@1}]}}}\n"
     "  - {id: out, return: {}}"

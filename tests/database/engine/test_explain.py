@@ -20,6 +20,7 @@ from pulse.states import WaitReason
 from pulse.store.queue import queue_ids
 from tests.database.engine import situations
 from tests.database.engine.situations import (
+    BLOCK,
     BREAKPOINT,
     BROKEN,
     EACH,
@@ -158,6 +159,12 @@ SITUATIONS = {
         ("TASK", "TASK", "JOIN"),
         ("0 of 1 needed branches are done, there are 2; open: left, right",),
         ("a", R, None),
+    ),
+    "a step of a block that has failed": Situation(
+        lambda weave: situations.started(weave, BLOCK, a=BROKEN),
+        ("TASK", "BLOCK"),
+        ("was asked to stop (BLOCK_FAILED)",),
+        state=InstanceState.RUNNING,
     ),
     "a reopened join": Situation(
         situations.reopened,
@@ -300,6 +307,8 @@ WAITING_REASONS = frozenset(
     }
 )
 STOPPING_REASONS = frozenset({StepReason.STEP_TIMED_OUT, StepReason.INSTANCE_ENDED, StepReason.BRANCH_LOST})
+# What is stopped because its block has failed, and the end of that block, which waits for it: situations are to come.
+OF_BLOCKS = frozenset({StepReason.BLOCK_FAILED})
 DECIDED_REASONS = frozenset(
     {StepReason.WAIT_TIMED_OUT, StepReason.WHEN, StepReason.DEAD_PATH, StepReason.HANDLED, StepReason.RECOVERED}
 )
@@ -307,7 +316,7 @@ DECIDED_REASONS = frozenset(
 
 def test_every_reason_of_a_step_is_one_of_these() -> None:
     """A new reason needs a situation here."""
-    assert frozenset(StepReason) == WAITING_REASONS | STOPPING_REASONS | DECIDED_REASONS
+    assert frozenset(StepReason) == WAITING_REASONS | STOPPING_REASONS | OF_BLOCKS | DECIDED_REASONS
 
 
 def test_every_way_in_which_a_step_can_stand_has_a_situation() -> None:
