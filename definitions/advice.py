@@ -6,7 +6,7 @@ Only hints come from here; whether something is wrong is decided where it is rea
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from definitions.hints import did_you_mean
 
@@ -86,12 +86,12 @@ _EXAMPLES = {
 _DATE = re.compile(r"\d{4}-\d\d?(-|\b)")
 
 
-def meant_key(name: str, allowed: Collection[str], known: Iterable[str]) -> str:
+def meant_key(name: str, allowed: Collection[str]) -> str:
     """Hint at the key that an unknown one stands for; where none comes to mind, at all that there are."""
     meant = next((key for key in _HABITS.get(name, ()) if key in allowed), None)
     if meant is not None:
         return f"did you mean `{meant}`?"
-    return did_you_mean(name, known) or f"there is {', '.join(sorted(allowed))}"
+    return did_you_mean(name, allowed) or f"there is {', '.join(sorted(allowed))}"
 
 
 def is_habit(name: str, allowed: Collection[str]) -> bool:

@@ -32,7 +32,6 @@ class Code(StrEnum):
     # Keys and values
     UNKNOWN_KEY = "UNKNOWN_KEY"
     MISSING_KEY = "MISSING_KEY"
-    NOT_YET_SUPPORTED = "NOT_YET_SUPPORTED"
     WRONG_TYPE = "WRONG_TYPE"
     BAD_VALUE = "BAD_VALUE"
     BAD_NAME = "BAD_NAME"

@@ -19,12 +19,11 @@ from definitions.yaml_tree import Broken, Mapping, Scalar, Sequence, YamlNode
 
 
 class Keys(Struct, frozen=True):
-    """The keys that a mapping may have, and those of the full language that are refused with their reason."""
+    """The keys that a mapping may have, and those that are said elsewhere."""
 
     what: str  # "a task step"
     allowed: frozenset[str]
-    later: Lookup[str, str]  # key → what it will do
-    elsewhere: Lookup[str, str] = field(default_factory=dict)  # key of another mapping → how to say it there
+    elsewhere: Lookup[str, str] = field(default_factory=dict)  # key → how to say it where it belongs
 
 
 _NAMES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text", "NoneType": "nothing"}
@@ -54,13 +53,7 @@ class Fields:
         for name, (key, _) in self.mapping.entries.items():
             if name in self.keys.allowed:
                 continue
-            later = self.keys.later.get(name)
-            if later is not None:
-                message = f"`{name}` ({later}) is not part of this version of the language"
-                self.findings.at(Code.NOT_YET_SUPPORTED, key.place, message)
-                continue
-            known = [*self.keys.allowed, *self.keys.later]
-            hint = self.keys.elsewhere.get(name) or advice.meant_key(name, self.keys.allowed, known)
+            hint = self.keys.elsewhere.get(name) or advice.meant_key(name, self.keys.allowed)
             self.findings.at(Code.UNKNOWN_KEY, key.place, f"{self.keys.what} has no key `{name[:80]}`", hint)
 
     def has(self, name: str) -> bool:
@@ -134,16 +127,12 @@ class Fields:
             return None
         return node.value
 
-    def choice(self, name: str, options: tuple[str, ...], later: Lookup[str, str] | None = None) -> str | None:
-        """Return one of a few words; `later` are words of the full language."""
+    def choice(self, name: str, options: tuple[str, ...]) -> str | None:
+        """Return one of a few words."""
         value = self.text(name)
         if value is None or value in options:
             return value
         place = self.mapping.entries[name][1].place
-        if later and value in later:
-            message = f"`{name}: {value}` ({later[value]}) is not part of this version of the language"
-            self.findings.at(Code.NOT_YET_SUPPORTED, place, message)
-            return None
         message = f"`{name}` must be {' or '.join(options)}, not {value[:80]!r}"
         self.findings.at(Code.BAD_VALUE, place, message, advice.meant_value(value, options))
         return None

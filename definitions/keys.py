@@ -5,7 +5,6 @@ from __future__ import annotations
 from definitions.fields import Keys
 
 KINDS = ("task", "branch", "parallel", "foreach", "wait", "poll", "workflow", "set", "fail", "return")
-LATER_KINDS: dict[str, str] = {}
 OPTION_KEYS = frozenset(
     {"queue", "start_within", "attempt_timeout", "timeout", "priority", "retry", "concurrency_keys"}
 )
@@ -23,14 +22,11 @@ TOP = Keys(
         {"orbit", "workflow", "version", "title", "input", "timeout", "on_failure", "defaults", "steps", "output"}
     )
     | {"business_key_policy", "max_running", "redact"},
-    {
-        "labels": "labels of instances",
-    },
+    {"labels": "an instance gets its labels at its start"},
 )
-DEFAULTS = Keys("`defaults`", OPTION_KEYS, {})
-RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}), {})
+DEFAULTS = Keys("`defaults`", OPTION_KEYS)
+RETRY = Keys("`retry`", frozenset({"max_attempts", "backoff", "max_backoff"}))
 
-_LATER_KEYS = {**LATER_KINDS}
 _OWN_KEYS = {"task": TASK_KEYS, "workflow": CHILD_KEYS}
 # What is said of a step, and not in it.
 _ELSEWHERE = {"redact": "write it at the top of the definition, as `redact: [/steps/<id>/output]`"}
@@ -42,20 +38,20 @@ def _step_keys(kind: str) -> Keys:
         allowed |= {"on_error"}
     if kind in COMPENSATED_KINDS:
         allowed |= {"compensate"}
-    return Keys(f"a {kind} step", allowed, _LATER_KEYS, _ELSEWHERE)
+    return Keys(f"a {kind} step", allowed, _ELSEWHERE)
 
 
 STEP_KEYS = {kind: _step_keys(kind) for kind in KINDS}
 _ANY_KEYS = COMMON_KEYS | TASK_KEYS | {"on_error", "compensate"} | frozenset(KINDS)
-ANY_STEP = Keys("a step", _ANY_KEYS, _LATER_KEYS, _ELSEWHERE)
-COMPENSATION = Keys("`compensate`", OPTION_KEYS | {"task", "input"}, {})
-HANDLER = Keys("an error handler", frozenset({"match", "then", "max", "backoff", "value", "steps"}), {})
+ANY_STEP = Keys("a step", _ANY_KEYS, _ELSEWHERE)
+COMPENSATION = Keys("`compensate`", OPTION_KEYS | {"task", "input"})
+HANDLER = Keys("an error handler", frozenset({"match", "then", "max", "backoff", "value", "steps"}))
 
-CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}), {})
-PARALLEL = Keys("`parallel`", frozenset({"join", "branches", "steps"}), {})
-JOIN = Keys("`join`", frozenset({"at_least"}), {})
-FOREACH = Keys("`foreach`", frozenset({"items", "max_items", "concurrency", "steps", "output"}), {})
-WAIT = Keys("`wait`", frozenset({"for", "until", "signal", "timeout", "on_timeout", "payload", "accept_when"}), {})
+CASE = Keys("a case of a branch", frozenset({"when", "steps", "else"}))
+PARALLEL = Keys("`parallel`", frozenset({"join", "branches", "steps"}))
+JOIN = Keys("`join`", frozenset({"at_least"}))
+FOREACH = Keys("`foreach`", frozenset({"items", "max_items", "concurrency", "steps", "output"}))
+WAIT = Keys("`wait`", frozenset({"for", "until", "signal", "timeout", "on_timeout", "payload", "accept_when"}))
 POLL = Keys(
     "`poll`",
     OPTION_KEYS
@@ -63,4 +59,4 @@ POLL = Keys(
     | {"on_round_error"},
     {},
 )
-FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
+FAIL = Keys("`fail`", frozenset({"code", "message"}))

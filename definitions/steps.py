@@ -107,9 +107,9 @@ class StepReader(Struct):
             return None
         if found:
             return found[0]
-        # A word that is nearly a kind, or a kind of the full language, gets its finding as an unknown key.
+        # A word that is nearly a kind gets its finding as an unknown key.
         excused = any(
-            name in keys.LATER_KINDS or nearest(name, keys.KINDS) or is_habit(name, keys.KINDS)
+            nearest(name, keys.KINDS) or is_habit(name, keys.KINDS)
             for name in node.entries
             if name not in keys.ANY_STEP.allowed
         )

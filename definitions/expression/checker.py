@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from definitions.advice import other_type
 from definitions.codes import Code
 from definitions.expression.errors import Problem
-from definitions.expression.functions import FUNCTIONS, MACROS, NEVER, NOT_YET, Function
+from definitions.expression.functions import FUNCTIONS, MACROS, NEVER, Function
 from definitions.expression.syntax import (
     Binary,
     Call,
@@ -317,8 +317,6 @@ class _Checker:
         if function is not None:
             form = f"x.{name}(...)" if function.method else f"{name}(x)"
             self.problem(Code.UNKNOWN_FUNCTION, node, f"{name}() is written differently", f"write `{form}`")
-        elif name in NOT_YET:
-            self.problem(Code.NOT_YET_SUPPORTED, node, f"{name}() is not part of this version of the language")
         elif name in NEVER:
             self.problem(Code.UNKNOWN_FUNCTION, node, f"there is no {name}(): {NEVER[name]}")
         else:

@@ -180,8 +180,11 @@ FUNCTIONS: dict[str, Function] = {
 MACROS = frozenset({"has", "default"})
 
 # What CEL has and this language will or will not have: an unknown function is refused, these with their reason.
-NOT_YET = frozenset({"all", "exists", "exists_one", "map", "filter", "timestamp", "duration"})
+_NO_LOOPS = "a `foreach` goes through lists, within bounds that are proven"
+_NO_TIMES = "instants are RFC 3339 text, for `wait: {until: ...}`"
 NEVER = {
+    **dict.fromkeys(("all", "exists", "exists_one", "map", "filter"), _NO_LOOPS),
+    **dict.fromkeys(("timestamp", "duration"), _NO_TIMES),
     "matches": "regular expressions can take unbounded time",
     "dyn": "values without a schema are dynamic already",
     "uint": "unsigned numbers are not part of the language",

@@ -235,7 +235,7 @@ def test_an_output_schema_gives_its_types_to_later_steps() -> None:
 
 
 def test_top_level_keys_of_the_full_language_are_refused() -> None:
-    assert codes("- {id: a, task: t.a@1}", "labels: {a: b}\n") == ["NOT_YET_SUPPORTED"]
+    assert codes("- {id: a, task: t.a@1}", "labels: {a: b}\n") == ["UNKNOWN_KEY"]
 
 
 def test_bounds_follow_the_structure() -> None:

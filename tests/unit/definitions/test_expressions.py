@@ -157,7 +157,7 @@ def test_step_references_are_those_whose_output_is_read() -> None:
         ("1e999", Code.NUMBER_RANGE, 0),
         ("foo(1)", Code.UNKNOWN_FUNCTION, 0),
         ("input.x.matches('a+')", Code.UNKNOWN_FUNCTION, 8),
-        ("input.x.all(y, y > 1)", Code.NOT_YET_SUPPORTED, 8),
+        ("input.x.all(y, y > 1)", Code.UNKNOWN_FUNCTION, 8),
         ("size(1, 2)", Code.WRONG_ARGUMENTS, 0),
         ("has(input)", Code.WRONG_ARGUMENTS, 4),
         ("default(1, 2)", Code.WRONG_ARGUMENTS, 8),

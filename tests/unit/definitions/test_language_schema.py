@@ -27,7 +27,6 @@ EXAMPLES = sorted(
 OF_FORM = {
     Code.UNKNOWN_KEY,
     Code.MISSING_KEY,
-    Code.NOT_YET_SUPPORTED,
     Code.WRONG_TYPE,
     Code.BAD_VALUE,
     Code.BAD_NAME,
