@@ -33,12 +33,12 @@ SCRIPT_KEYS = frozenset({"input", "answers", "signals", "pauses", "cancel"})
 
 _OUTCOMES = ("output", "fail", "cancelled", "refused", "run")
 _TIMES = ("after", "lost", "review", "late", "late_success", "duplicate")
-_ANSWER = Keys("an answer", frozenset({*_OUTCOMES, *_TIMES}), {})
-_RUN = Keys("`run`", SCRIPT_KEYS - {"input"}, {}, {"input": "leave it out: the step gives the child its input"})
-_FAIL = Keys("`fail`", frozenset({"code", "message"}), {})
-_PAUSE = Keys("a pause", frozenset({"after", "for", "reason"}), {})
-_CANCEL = Keys("`cancel`", frozenset({"after", "reason", "compensate"}), {})
-_SIGNAL = Keys("a signal", frozenset({"name", "payload", "after", "lives"}), {})
+_ANSWER = Keys("an answer", frozenset({*_OUTCOMES, *_TIMES}))
+_RUN = Keys("`run`", SCRIPT_KEYS - {"input"}, {"input": "leave it out: the step gives the child its input"})
+_FAIL = Keys("`fail`", frozenset({"code", "message"}))
+_PAUSE = Keys("a pause", frozenset({"after", "for", "reason"}))
+_CANCEL = Keys("`cancel`", frozenset({"after", "reason", "compensate"}))
+_SIGNAL = Keys("a signal", frozenset({"name", "payload", "after", "lives"}))
 _AFTER_SECONDS_DEFAULT = 1.0
 
 
