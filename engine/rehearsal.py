@@ -30,13 +30,13 @@ from engine.states import INSTANCE_TERMINAL, InstanceState, StepState
 from orbit.clock import SECOND
 from orbit.jsontext import Json, canonical
 
-_SCRIPT = Keys("a script", SCRIPT_KEYS, {})
-_FILE = Keys("a test file", frozenset({"workflow", "tests"}), {})
-_TEST = Keys("a test", SCRIPT_KEYS | {"name", "expect"}, {})
+_SCRIPT = Keys("a script", SCRIPT_KEYS)
+_FILE = Keys("a test file", frozenset({"workflow", "tests"}))
+_TEST = Keys("a test", SCRIPT_KEYS | {"name", "expect"})
 _EXPECT = Keys(
     "`expect`", frozenset({"state", "error", "output", "path", "steps", "cases", "tasks", "time", "children"}), {}
 )
-_TIME = Keys("`time`", frozenset({"min", "max"}), {})
+_TIME = Keys("`time`", frozenset({"min", "max"}))
 NO_CHILDREN: Library = {}
 
 # How a run can end: by itself, or where only a person can go on. RUNNING is a parent whose child waits for one.
