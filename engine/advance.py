@@ -451,13 +451,13 @@ def _fire(draft: Draft, node: Node, step: Step) -> None:
     elif step.reason is StepReason.BREAKPOINT:
         breakpoints.leave(draft, step)
         _run(draft, node)
+    elif step.reason is StepReason.RETRY:
+        handlers.begin_again(draft, step)
+        _enter_again(draft, step)
     elif node.kind is NodeKind.FOREACH:
         foreach.fire(draft, step)
     elif step.reason in {StepReason.TIMER, StepReason.SIGNAL}:
         waiting.fire(draft, node, step)
-    elif step.reason is StepReason.RETRY:
-        handlers.begin_again(draft, step)
-        _enter_again(draft, step)
     elif isinstance(node.spec, PollSpec) and step.timeout_at is not None and draft.now >= step.timeout_at:
         polling.exhausted(draft, step, "its time-out has passed")
     elif step.reason is StepReason.QUEUE_FULL:

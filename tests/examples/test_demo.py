@@ -26,5 +26,7 @@ def test_r100_the_demo_runs_the_workflow_to_its_end(database_url: str, database_
     for step in STEPS:
         assert re.search(rf"^{step} +[A-Z]+ +SUCCEEDED", table, re.MULTILINE), step
     assert re.search(r"sent the signal approved", done.stdout)
-    assert re.search(r"settle +POLL +RUNNING, round 4", done.stdout)
+    # It shows what it finds at each change of the instance: a round that ends at once may pass unseen.
+    assert re.search(r"settle +POLL +(RUNNING|WAITING), round [123]", done.stdout)
+    assert re.search(r"settle +POLL +SUCCEEDED, round 4", done.stdout)
     assert re.search(r"instance   [0-9a-f]{32} SUCCEEDED after", done.stdout)

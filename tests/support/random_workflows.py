@@ -84,7 +84,7 @@ def steps(draw: st.DrawFn, names: Names, depth: int) -> Block:
             block = poll(name, rounds_max=rounds, timeout_seconds=timeout, continue_on_round_error=draw(st.booleans()))
         case "child":
             given = draw(st.sampled_from([{"n": 1}, {"n": "${ input.n }"}, {"n": "${ input.missing }"}, {"n": "x"}]))
-            block = child(name, given, draw(st.sampled_from([None, 5.0, 400.0])))
+            block = child(name, given, draw(st.sampled_from([None, 5.37, 400.37])))
         case "wait":
             block = wait(name, draw(st.sampled_from([0.1, 7.0, 300.0])))
         case "until":

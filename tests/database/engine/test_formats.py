@@ -1,9 +1,9 @@
 """Two releases side by side on one database: the older one leaves alone what it does not know, and says so."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from definitions.compiler import compile_definition
 from definitions.registry import version_publish

@@ -91,7 +91,7 @@ def test_the_value_of_a_handler_is_read_as_the_steps_output(weave: Weave) -> Non
 def test_the_steps_of_a_handler_run_with_its_error(weave: Weave) -> None:
     answers = Answers(a1=failed("OTHER", ErrorClass.RETRYABLE))
     instance = started(weave, answers)
-    error = {"code": "OTHER", "message": "as the test wants", "class": "RETRYABLE", "details": {}}
+    error = {"code": "OTHER", "message": "as the test wants", "class": "RETRYABLE", "details": {}, "step": "a"}
     assert answers.asked[1:] == [("x", 1, {"error": error}), ("b", 1, {"a": "nothing"})]
     assert weave.get(instance)["state"] == "SUCCEEDED"
     assert weave.states(instance)["a"] == "FAILED"

@@ -79,6 +79,8 @@ def _delay(tx: Transaction, queue_id: bytes) -> None:
         ),
         {"queue": queue_id},
     )
+    later = "UPDATE pulse_task SET available_at = accepted_at + 3600000000 WHERE queue_id = :queue"
+    tx.execute(text(later), {"queue": queue_id})
     _take_out(tx, queue_id, "DELAYED")
 
 

@@ -357,8 +357,10 @@ def test_a_foreach_hands_the_failure_of_an_item_to_its_handlers_when_the_others_
     assert not any("[" in name for name in outcome.instance.steps)
 
 
-def test_a_retry_of_a_foreach_begins_anew_only_the_items_that_were_under_way() -> None:
-    each = foreach("e", "input", [task("a"), task("b")], concurrency=2).on_error("*", RETRY, retries_max=1)
+@pytest.mark.parametrize("backoff", [0.0, 60.0])
+def test_a_retry_of_a_foreach_begins_anew_only_the_items_that_were_under_way(backoff: float) -> None:
+    each = foreach("e", "input", [task("a"), task("b")], concurrency=2)
+    each = each.on_error("*", RETRY, retries_max=1, backoff_seconds=backoff)
     script = Script(a=[Answer(output=0), failing(3.0), Answer(output=1)])
     outcome = run(graph(each, output="${ steps.e.output }"), script, [1, 2, 3])
     asked = [step for _, step in script.asked]
@@ -366,6 +368,18 @@ def test_a_retry_of_a_foreach_begins_anew_only_the_items_that_were_under_way() -
     assert asked == ["a[0]", "a[1]", "b[0]", "a[2]", "a[1]", "a[2]", "b[1]", "b[2]"]
     settled = outcome.settled
     assert settled["a[1]"].round == 2
+
+
+def test_a_foreach_whose_list_can_not_be_read_waits_for_its_retry_and_reads_it_anew() -> None:
+    each = foreach("e", "input.list", [task("a")]).on_error("*", RETRY, retries_max=1, backoff_seconds=5.0)
+    simulation = Simulation(Flow(graph(each)), Script(), input_value={})
+    outcome = simulation.run()
+    step = outcome.instance.steps["e"]
+    assert (outcome.instance.state, step.state) == (InstanceState.NEEDS_RECOVERY, StepState.FAILED)
+    assert step.error is not None
+    assert step.error.code == "EXPRESSION_ERROR"
+    assert step.retries == (1,)
+    assert step.finished_at == 5 * SECOND
 
 
 def test_a_block_around_a_foreach_takes_the_failure_of_an_item() -> None:
