@@ -114,7 +114,7 @@ class Stage:
 
     def send(self, module: str, count: int, clients: int, prefix: str) -> float:
         """Run a module of `bench.sending` to its end and return the seconds that it measured."""
-        done = subprocess.run(  # noqa: S603  (our own command)
+        done = subprocess.run(
             [sys.executable, "-m", module, str(count), str(clients), prefix],
             check=True,
             capture_output=True,
@@ -227,7 +227,7 @@ def process(
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """Run a Python process until the block ends."""
     with log.open("wb") as file:
-        child = subprocess.Popen(  # noqa: S603  (our own command)
+        child = subprocess.Popen(
             [sys.executable, "-P", *arguments],
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
             stdout=subprocess.PIPE if pipe else file,

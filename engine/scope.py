@@ -58,8 +58,10 @@ class _Roots(dict[str, Json]):
 
     def __contains__(self, name: object) -> bool:
         """Tell whether a root can be read: whoever explains a fault asks."""
+        if not isinstance(name, str):
+            return False
         try:
-            self[name]  # type: ignore[index]
+            self[name]
         except KeyError:
             return False
         return True

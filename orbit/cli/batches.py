@@ -14,7 +14,7 @@ from orbit.cli.instances import table
 from orbit.cli.options import JsonText, as_json, key_of, print_json
 
 if TYPE_CHECKING:
-    from orbit.sdk.batch_models import Batch, BatchEntry, InstanceSelection
+    from orbit.sdk.batch_models import Batch, BatchEntry, BatchPreview, CreateBatch, InstanceSelection
     from orbit.sdk.client import Client
 
 CommandT = Callable[..., Any]
@@ -58,20 +58,7 @@ def preview(operation: str, as_json: bool, **said: Any) -> None:
 
     with Client() as client:
         found = client.preview_batch(f"instance.{operation}", _selection(said))
-    if as_json:
-        print_json(found)
-        return
-    states = ", ".join(f"{count} {state}" for state, count in sorted(found.by_state.items()))
-    click.echo(f"{found.count} instances{f': {states}' if states else ''}")
-    rows = [
-        (each.id, f"{each.workflow}@{each.version}", each.state, each.control, str(each.revision))
-        for each in found.first
-    ]
-    if rows:
-        for line in table(("ID", "WORKFLOW", "STATE", "CONTROL", "REVISION"), rows):
-            click.echo(line)
-    if found.count > len(rows):
-        click.echo(f"and {found.count - len(rows)} more")
+    show_preview(found, "instances", ("ID", "WORKFLOW", "STATE", "CONTROL", "REVISION"), _cells, as_json=as_json)
 
 
 @click.command()
@@ -97,7 +84,6 @@ def start(operation: str, key: str, as_json: bool, is_watched: bool, **said: Any
     from msgspec import UNSET
 
     from orbit.sdk.batch_models import CreateBatch
-    from orbit.sdk.client import Client
 
     request = CreateBatch(
         operation=f"instance.{operation}",
@@ -112,15 +98,7 @@ def start(operation: str, key: str, as_json: bool, is_watched: bool, **said: Any
         output=UNSET if said["output"] is None else said["output"],
         safety_statement=said["safety_statement"],
     )
-    with Client() as client:
-        done = client.create_batch(key, request)
-        if as_json and not is_watched:
-            print_json(done)
-            return
-        if not as_json:
-            click.echo(done.batch.id)
-        if is_watched:
-            follow(client, done.batch.id, as_json=as_json)
+    begin(key, request, as_json=as_json, is_watched=is_watched)
 
 
 @click.command()
@@ -131,7 +109,7 @@ def watch(batch_id: str, as_json: bool) -> None:
     from orbit.sdk.client import Client
 
     with Client() as client:
-        follow(client, batch_id, as_json=as_json)
+        _follow(client, batch_id, as_json=as_json)
 
 
 @click.command()
@@ -230,7 +208,42 @@ def _selection(said: dict[str, Any]) -> "InstanceSelection":
     return InstanceSelection(**chosen | {"ids": list(said["ids"]) or None})
 
 
-def follow(client: "Client", batch_id: str, *, as_json: bool) -> None:
+def _cells(each: Any) -> tuple[str, ...]:
+    return each.id, f"{each.workflow}@{each.version}", each.state, each.control, str(each.revision)
+
+
+def show_preview(
+    found: "BatchPreview", what: str, head: tuple[str, ...], cells: Callable[[Any], tuple[str, ...]], *, as_json: bool
+) -> None:
+    """Print what a batch would be about: counts by state, and the first of them."""
+    if as_json:
+        print_json(found)
+        return
+    states = ", ".join(f"{count} {state}" for state, count in sorted(found.by_state.items()))
+    click.echo(f"{found.count} {what}{f': {states}' if states else ''}")
+    if found.first:
+        for line in table(head, [cells(each) for each in found.first]):
+            click.echo(line)
+    if found.count > len(found.first):
+        click.echo(f"and {found.count - len(found.first)} more")
+
+
+def begin(key: str, request: "CreateBatch", *, as_json: bool, is_watched: bool) -> None:
+    """Start a batch, print its id, and follow it if that is wanted."""
+    from orbit.sdk.client import Client
+
+    with Client() as client:
+        done = client.create_batch(key, request)
+        if as_json and not is_watched:
+            print_json(done)
+            return
+        if not as_json:
+            click.echo(done.batch.id)
+        if is_watched:
+            _follow(client, done.batch.id, as_json=as_json)
+
+
+def _follow(client: "Client", batch_id: str, *, as_json: bool) -> None:
     """Say how far a batch is until it has ended, then what was refused; leave with 1 if not all was done."""
     say = (lambda _line: None) if as_json else click.echo
     batch = client.batch_result(batch_id, lambda seen: say(_progress(seen)))

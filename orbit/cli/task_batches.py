@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orbit.cli.batches import follow
-from orbit.cli.instances import table
-from orbit.cli.options import JsonText, Name, as_json, key_of, print_json
+from orbit.cli.batches import begin, show_preview
+from orbit.cli.options import JsonText, Name, as_json, key_of
 
 if TYPE_CHECKING:
     from orbit.sdk.batch_models import TaskSelection
@@ -50,20 +49,7 @@ def preview(operation: str, as_json: bool, **said: Any) -> None:
 
     with Client() as client:
         found = client.preview_batch(f"task.{operation}", _selection(said))
-    if as_json:
-        print_json(found)
-        return
-    states = ", ".join(f"{count} {state}" for state, count in sorted(found.by_state.items()))
-    click.echo(f"{found.count} tasks{f': {states}' if states else ''}")
-    rows = [
-        (each.id, f"{each.type}@{each.version}", each.queue or "", each.state, str(each.revision))
-        for each in found.first
-    ]
-    if rows:
-        for line in table(("ID", "TYPE", "QUEUE", "STATE", "REVISION"), rows):
-            click.echo(line)
-    if found.count > len(rows):
-        click.echo(f"and {found.count - len(rows)} more")
+    show_preview(found, "tasks", ("ID", "TYPE", "QUEUE", "STATE", "REVISION"), _cells, as_json=as_json)
 
 
 @click.command()
@@ -88,7 +74,6 @@ def start(operation: str, key: str, as_json: bool, is_watched: bool, **said: Any
     from msgspec import UNSET
 
     from orbit.sdk.batch_models import CreateBatch
-    from orbit.sdk.client import Client
 
     request = CreateBatch(
         operation=f"task.{operation}",
@@ -100,15 +85,11 @@ def start(operation: str, key: str, as_json: bool, is_watched: bool, **said: Any
         output=UNSET if said["output"] is None else said["output"],
         safety_statement=said["safety_statement"],
     )
-    with Client() as client:
-        done = client.create_batch(key, request)
-        if as_json and not is_watched:
-            print_json(done)
-            return
-        if not as_json:
-            click.echo(done.batch.id)
-        if is_watched:
-            follow(client, done.batch.id, as_json=as_json)
+    begin(key, request, as_json=as_json, is_watched=is_watched)
+
+
+def _cells(each: Any) -> tuple[str, ...]:
+    return each.id, f"{each.type}@{each.version}", each.queue or "", each.state, str(each.revision)
 
 
 def _selection(said: dict[str, Any]) -> "TaskSelection":

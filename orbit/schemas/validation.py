@@ -33,16 +33,16 @@ def validator_of(schema: Json) -> Draft202012Validator:
 @lru_cache(maxsize=1)
 def meta_validator() -> Draft202012Validator:
     """Make the validator of schemas themselves."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  (loaded when first needed, as this module says)
+    from jsonschema import Draft202012Validator
 
     return Draft202012Validator(Draft202012Validator.META_SCHEMA)
 
 
 @lru_cache(maxsize=1)
 def _maker() -> Callable[[Json], Draft202012Validator]:
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  (loaded when first needed, as this module says)
-    from jsonschema.validators import extend  # noqa: PLC0415  (as above)
-    from referencing import Registry  # noqa: PLC0415  (as above)
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+    from referencing import Registry
 
     own: dict[str, Any] = {
         "pattern": _pattern,
@@ -55,7 +55,7 @@ def _maker() -> Callable[[Json], Draft202012Validator]:
 
 
 def _error(message: str) -> ValidationError:
-    from jsonschema.exceptions import ValidationError  # noqa: PLC0415  (there is a validator, so it is loaded)
+    from jsonschema.exceptions import ValidationError
 
     return ValidationError(message)
 
