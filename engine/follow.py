@@ -74,9 +74,11 @@ class Follower:
         terms = Terms(now, Counter())
         try:
             done = self._advancer.follow(tx, works, terms)
+        except FollowLater:
+            raise
         except Exception as error:
             # The results of a whole batch must not be refused for what one instance makes of them.
-            _log.warning("instance.follow_failed", extra={"error": type(error).__name__})
+            _log.warning("instance.follow_failed", exc_info=True)
             raise FollowLater from error
         followed = {work.instance.id for work in done}
         rest = [(key, each) for key, found in stimuli.items() if key not in followed for each in found]
