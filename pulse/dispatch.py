@@ -69,6 +69,7 @@ class Dispatcher:
         self._known_lanes: set[bytes] = set()
         self._lanes_at = 0.0
         self._watermarks: dict[bytes, tuple[Micros, float]] = {}
+        self._arrived: dict[bytes, Micros] = {}
         self._stirred: set[bytes] = set()
         self._emptied: dict[bytes, float] = {}
         self._looked_at_all = 0.0
@@ -154,6 +155,7 @@ class Dispatcher:
                 self._stirred.add(lane_id)
             if lane_id not in self._known_lanes:
                 self._lanes_at = 0.0
+            self._arrived[lane_id] = min(lowest, self._arrived.get(lane_id, lowest))
             mark = self._watermarks.get(lane_id)
             if mark is not None and lowest < mark[0]:
                 del self._watermarks[lane_id]
@@ -205,6 +207,7 @@ class Dispatcher:
             return None
         demand = Demand(seats, self._from_at(seats), self._look_min, self._catalog.fencing_epoch)
         looked_at, self._stirred = self._stirred, set()
+        self._arrived = {}
         try:
             claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
         except Exception:
@@ -212,18 +215,7 @@ class Dispatcher:
             raise
         # What was stirred meanwhile is in the new set already; what this claim could not empty stays in it.
         self._stirred |= claimed.remaining
-        now = time.monotonic()
-        for lane_id, reached in claimed.reached.items():
-            if lane_id in claimed.remaining:
-                self._emptied.pop(lane_id, None)
-            else:
-                self._emptied[lane_id] = now
-            if reached is None:
-                self._watermarks.pop(lane_id, None)
-            elif lane_id not in self._watermarks:
-                self._watermarks[lane_id] = (reached, now)
-            else:
-                self._watermarks[lane_id] = (reached, self._watermarks[lane_id][1])
+        self._learn(claimed)
         # Where some stood blocked more may stand: they are cleared away by the batch, whatever room there is.
         self._look_min = limits.CLAIM_BATCH_MAX if claimed.blocked else 1
         if claimed.is_key_free:
@@ -231,6 +223,19 @@ class Dispatcher:
         self.claimed_count += len(claimed.assignments)
         self._deliver(claimed.assignments)
         return claimed
+
+    def _learn(self, claimed: Claimed) -> None:
+        """Keep what a claim tells of its lanes. What arrived behind its back lies before the place that it reached."""
+        now = time.monotonic()
+        for lane_id, reached in claimed.reached.items():
+            if lane_id in claimed.remaining:
+                self._emptied.pop(lane_id, None)
+            else:
+                self._emptied[lane_id] = now
+            if reached is None or self._arrived.get(lane_id, reached) < reached:
+                self._watermarks.pop(lane_id, None)
+            else:
+                self._watermarks[lane_id] = (reached, self._watermarks.get(lane_id, (reached, now))[1])
 
     def _seats(self) -> list[Seat]:
         """Return the seats with room, each with the lanes that are worth a look.

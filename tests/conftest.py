@@ -6,6 +6,7 @@ sqlite` limits a whole run. `database_url` gives a migrated, empty database with
 """
 
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
@@ -155,6 +156,12 @@ def short_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="orbit-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_luck(request: pytest.FixtureRequest) -> None:
+    """Let a test draw the same jitter each time; it must say itself where a back-off has to be long or short."""
+    random.seed(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

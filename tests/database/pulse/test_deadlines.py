@@ -57,7 +57,10 @@ def test_r128_a_waiting_task_ends_by_its_deadline_whatever_it_waits_for(pulse: P
     assert pulse.drifts() == []
 
 
-def test_r128_a_back_off_stops_no_clock_but_the_start_deadline_binds_the_first_start_only(pulse: Pulse) -> None:
+def test_r128_a_back_off_stops_no_clock_but_the_start_deadline_binds_the_first_start_only(
+    pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulse.report.random.random", lambda: 0.99)  # nearly the whole back-off
     pulse.queue()
     slow = RetryPolicy(attempts_max=3, backoff_micros=3_600 * SECOND, backoff_micros_max=3_600 * SECOND)
     started = pulse.submit(start_within_micros=400 * SECOND, retry=slow)
@@ -66,7 +69,7 @@ def test_r128_a_back_off_stops_no_clock_but_the_start_deadline_binds_the_first_s
     assert (pulse.task(started).state, pulse.task(started).wait_reason) == ("WAITING", WaitReason.BACKOFF)
     limited = pulse.submit(deadline_micros=3_700 * SECOND, retry=slow)
     pulse.fail(pulse.run(safety=SAFE))
-    # With a jitter of its whole back-off it would begin again before: then its deadline still ends it.
+    # Its back-off is over by then: its deadline still ends it.
     pulse.pass_time(3_701)
     assert end_of(pulse, limited)[:2] == ("FAILED", "DEADLINE_EXCEEDED")
 
