@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from definitions import limits
+from definitions.bound_limits import CEILINGS, BoundLimits
 from definitions.bounds import NOTHING
 from definitions.children import Child, ChildName, child_of
 from definitions.compiler import Compiled, compile_definition
@@ -23,20 +24,30 @@ _SUFFIXES = frozenset({".yaml", ".yml"})
 Family = dict[tuple[str, int], Graph]
 
 
-def compile_file(file: Path, others: Iterable[Path] = (), *, is_strict: bool = False) -> Compiled:
-    """Compile a definition file with the children that its steps name. Raises OSError if a file can't be read."""
-    return compile_family(file, others, is_strict=is_strict)[0]
+def compile_file(
+    file: Path, others: Iterable[Path] = (), *, is_strict: bool = False, allowed: BoundLimits = CEILINGS
+) -> Compiled:
+    """Compile a definition file with the children that its steps name. Raises OSError if a file can't be read.
+
+    What a namespace could allow is let through, unless it is said what one instance may use at most.
+    """
+    return compile_family(file, others, is_strict=is_strict, allowed=allowed)[0]
 
 
-def compile_family(file: Path, others: Iterable[Path] = (), *, is_strict: bool = False) -> tuple[Compiled, Family]:
+def compile_family(
+    file: Path, others: Iterable[Path] = (), *, is_strict: bool = False, allowed: BoundLimits = CEILINGS
+) -> tuple[Compiled, Family]:
     """Compile a definition file and give its children's graphs too. Raises OSError if a file can't be read."""
     data = file.read_bytes()
-    compiled = compile_definition(data, is_strict=is_strict)
+    compiled = compile_definition(data, is_strict=is_strict, allowed=allowed)
     if not compiled.wanted:
         return compiled, {}
     files = {path.resolve() for path in (*others, *_beside(file)) if path.stat().st_size <= limits.SOURCE_BYTES_MAX}
-    finder = _Finder({file.resolve(): compiled, **{path: compile_definition(path.read_bytes()) for path in files}})
-    return compile_definition(data, finder.children_of(file.resolve()), is_strict=is_strict), finder.family
+    # What a child may use is for its own publication to say, and part of what its parent uses.
+    found = {path: compile_definition(path.read_bytes(), allowed=CEILINGS) for path in files}
+    finder = _Finder({file.resolve(): compiled, **found})
+    children = finder.children_of(file.resolve())
+    return compile_definition(data, children, is_strict=is_strict, allowed=allowed), finder.family
 
 
 def _beside(file: Path) -> Iterator[Path]:
@@ -77,7 +88,7 @@ class _Finder:
         if path not in self._done:
             compiled = self._files[path]
             if compiled.wanted:
-                compiled = compile_definition(path.read_bytes(), self.children_of(path))
+                compiled = compile_definition(path.read_bytes(), self.children_of(path), allowed=CEILINGS)
             child = None if compiled.graph is None else child_of(compiled.graph)
             if compiled.graph is not None:
                 self.family[compiled.graph.workflow, compiled.graph.version] = compiled.graph

@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from definitions.bound_limits import BoundLimits
     from definitions.findings import Finding
     from definitions.graph import Graph
 
@@ -20,6 +21,26 @@ with_children = click.option(
 )
 
 
+class _LimitsFile(click.ParamType["BoundLimits"]):
+    """A file with what `orbit namespace show --json` prints."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "BoundLimits":
+        """Read the limits."""
+        from definitions.bound_limits import BoundLimits, limits_from_json
+        from orbit.jsontext import parse
+
+        if isinstance(value, BoundLimits):
+            return value
+        try:
+            return limits_from_json(parse(Path(value).read_bytes()))
+        except OSError as error:
+            self.fail(f"{value}: {error.strerror}", param, ctx)
+        except ValueError as error:
+            self.fail(f"{value}: {error}", param, ctx)
+
+
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -31,12 +52,22 @@ with_children = click.option(
     help="For people, for programs (one JSON object), or as annotations of a GitHub run.",
 )
 @click.option("--strict", is_flag=True, help="Find also every field that is read and that no schema declares.")
+@click.option(
+    "--limits",
+    "allowed",
+    type=_LimitsFile(),
+    metavar="FILE",
+    help="The limits of a namespace, as `orbit namespace show --json` prints them; else the defaults hold.",
+)
 @with_children
-def check(files: tuple[Path, ...], form: str, strict: bool, others: tuple[Path, ...]) -> None:
+def check(
+    files: tuple[Path, ...], form: str, strict: bool, allowed: "BoundLimits | None", others: tuple[Path, ...]
+) -> None:
     """Check workflow definitions and print every finding with its place; ends with 0 only if there are none.
 
     Child workflows are looked for in the files beside each definition, and in those of --with.
     """
+    from definitions.bound_limits import DEFAULTS
     from definitions.child_files import compile_file
     from definitions.duration import format_duration
     from orbit.jsontext import dumps
@@ -44,7 +75,7 @@ def check(files: tuple[Path, ...], form: str, strict: bool, others: tuple[Path, 
     found = 0
     report = {}
     for file in files:
-        compiled = compile_file(file, others, is_strict=strict)
+        compiled = compile_file(file, others, is_strict=strict, allowed=allowed or DEFAULTS)
         found += len(compiled.findings)
         report[str(file)] = [finding.to_json() for finding in compiled.findings]
         if form == "github":

@@ -15,18 +15,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from definitions import limits
+from definitions.bound_limits import DEFAULTS, BoundLimits, check_bounds
 from definitions.bounds import Bounds, sequence
 from definitions.child_steps import wanted_by
 from definitions.children import ChildName, Children
 from definitions.codes import Code
 from definitions.document import read_document
-from definitions.duration import format_duration
 from definitions.findings import Finding, Findings
 from definitions.graph import Graph, Node
 from definitions.masks import trace as trace_of
 from definitions.model import DefinitionModel
 from definitions.redaction import check_paths, check_shown, signal_types
 from definitions.source import Source
+from definitions.walk import Woven
 from definitions.weaver import Weaver
 from definitions.yaml_tree import read_yaml
 
@@ -54,17 +55,19 @@ class Compiled(Struct, frozen=True):
         return "\n".join(finding.render(file) for finding in self.findings)
 
 
-def compile_definition(text: bytes | str, children: Children = NO_CHILDREN, *, is_strict: bool = False) -> Compiled:
+def compile_definition(
+    text: bytes | str, children: Children = NO_CHILDREN, *, is_strict: bool = False, allowed: BoundLimits = DEFAULTS
+) -> Compiled:
     """Compile a definition. Never raises for bad text, and takes bounded time and memory for any.
 
     A child that it names and that is not among `children` is a finding. `is_strict`: so is a field that no schema
-    declares; else it is looked for when an expression is evaluated.
+    declares; else it is looked for when an expression is evaluated. `allowed` is what one instance may use at most.
     """
     with _collector_paused():
-        return _compiled(text, children, is_strict=is_strict)
+        return _compiled(text, children, is_strict=is_strict, allowed=allowed)
 
 
-def _compiled(text: bytes | str, children: Children, *, is_strict: bool) -> Compiled:
+def _compiled(text: bytes | str, children: Children, *, is_strict: bool, allowed: BoundLimits) -> Compiled:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     digest = hashlib.sha256(data).digest()
     if len(data) > limits.SOURCE_BYTES_MAX:
@@ -79,7 +82,10 @@ def _compiled(text: bytes | str, children: Children, *, is_strict: bool) -> Comp
     source = Source(decoded)
     findings = Findings(source)
     model = _read(source, findings)
-    graph = None if model is None else _compile(replace(model, is_strict=is_strict), source, findings, children)
+    graph = None
+    if model is not None:
+        woven = Weaver(replace(model, is_strict=is_strict), source, findings, children).weave()
+        graph = _graph(model, woven, children, allowed=allowed, findings=findings)
     compiled = Compiled(None if findings else graph, findings.sorted(), decoded, digest)
     return compiled if model is None else replace(compiled, identity=_identity(model), wanted=wanted_by(model.steps))
 
@@ -115,13 +121,16 @@ def _identity(model: DefinitionModel) -> tuple[str, int] | None:
     return None if model.workflow is None or model.version is None else (model.workflow, model.version)
 
 
-def _compile(model: DefinitionModel, source: Source, findings: Findings, children: Children) -> Graph | None:
-    woven = Weaver(model, source, findings, children).weave()
-    timeout = _timeout(model, woven.bounds, findings)
+def _graph(
+    model: DefinitionModel, woven: Woven, children: Children, *, allowed: BoundLimits, findings: Findings
+) -> Graph | None:
+    flow = woven.bounds
+    if model.timeout is not None:
+        flow = replace(flow, active_seconds=min(flow.active_seconds, model.timeout))
     # The time-out ends the flow; what undoes it comes after, one task at a time.
-    flow = replace(woven.bounds, active_seconds=min(woven.bounds.active_seconds, timeout))
     proven = sequence([flow, woven.undoing])
-    _check_bounds(model, proven, findings)
+    held = replace(proven, active_seconds=flow.active_seconds)
+    check_bounds(model, held, woven.parts, allowed=allowed, findings=findings)
     redact = tuple(each.text for each in model.redact)
     if model.redact:
         check_paths(model, woven.catalogue, signal_types(woven.nodes, woven.catalogue), findings)
@@ -139,7 +148,7 @@ def _compile(model: DefinitionModel, source: Source, findings: Findings, childre
         edges=woven.edges,
         input_schema=model.input_schema,
         output=woven.output,
-        timeout_seconds=timeout,
+        timeout_seconds=_timeout(model, flow),
         on_failure=model.on_failure,
         bounds=proven,
         starts=model.starts,
@@ -155,7 +164,7 @@ def _format_of(nodes: tuple[Node, ...], *, is_masking: bool) -> int:
     return 2 if any(node.handlers or node.compensate for node in nodes) else GRAPH_FORMAT
 
 
-def _timeout(model: DefinitionModel, proven: Bounds, findings: Findings) -> float:
+def _timeout(model: DefinitionModel, flow: Bounds) -> float:
     """Return the instance's time-out: as written, or the sum of the steps' bounds with an allowance.
 
     The allowance keeps an instance whose steps used all their time, or whose node was restarted, from ending by its own
@@ -163,24 +172,4 @@ def _timeout(model: DefinitionModel, proven: Bounds, findings: Findings) -> floa
     """
     if model.timeout is not None:
         return model.timeout
-    derived = proven.active_seconds + limits.TIMEOUT_ALLOWANCE_SECONDS
-    if derived > limits.BOUND_ACTIVE_SECONDS_MAX:
-        message = (
-            f"the steps can take {format_duration(proven.active_seconds)}, more than "
-            f"{format_duration(limits.BOUND_ACTIVE_SECONDS_MAX)}"
-        )
-        findings.at(Code.BOUND_EXCEEDED, model.place, message, "write `timeout: ...` for the whole")
-    return derived
-
-
-def _check_bounds(model: DefinitionModel, proven: Bounds, findings: Findings) -> None:
-    checks = (
-        ("tasks", proven.tasks, limits.BOUND_TASKS_MAX),
-        ("attempts", proven.attempts, limits.BOUND_ATTEMPTS_MAX),
-        ("concurrent tasks", proven.concurrent_tasks, limits.BOUND_CONCURRENT_TASKS_MAX),
-        ("stored bytes", proven.stored_bytes, limits.BOUND_STORED_BYTES_MAX),
-    )
-    exceeded = [f"{value} {what} ({limit} are allowed)" for what, value, limit in checks if value > limit]
-    if exceeded:
-        message = f"one instance could use {', '.join(exceeded)}"
-        findings.at(Code.BOUND_EXCEEDED, model.place, message, "lower `max_rounds`, `max_attempts` or `max_items`")
+    return min(flow.active_seconds + limits.TIMEOUT_ALLOWANCE_SECONDS, limits.SPAN_SECONDS_MAX)

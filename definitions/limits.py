@@ -66,12 +66,14 @@ TIMEOUT_ALLOWANCE_SECONDS = 3_600.0  # for the platform itself, where an instanc
 # How many instances of a workflow, or of a namespace, may be limited to run at once: each start counts so many rows.
 RUNNING_MAX = 10_000
 
-# What one instance may use at most; a definition whose proven bounds are higher is not published.
-BOUND_TASKS_MAX = 100_000
-BOUND_ATTEMPTS_MAX = 25_000_000
-BOUND_CONCURRENT_TASKS_MAX = 1_000
-BOUND_STORED_BYTES_MAX = 16 * 1024**3
-BOUND_ACTIVE_SECONDS_MAX = SPAN_SECONDS_MAX
+# What one instance may use at most; a definition whose proven bounds are higher is not published. A namespace may have
+# limits of its own in the place of these, up to the ceilings: what a node's tables and numbers are made for.
+BOUND_TASKS_MAX, BOUND_TASKS_CEILING = 100_000, 1_000_000
+BOUND_ATTEMPTS_MAX, BOUND_ATTEMPTS_CEILING = 25_000_000, 250_000_000
+BOUND_ROUNDS_MAX, BOUND_ROUNDS_CEILING = BOUND_TASKS_MAX, BOUND_TASKS_CEILING  # each round is a task
+BOUND_CONCURRENT_TASKS_MAX, BOUND_CONCURRENT_TASKS_CEILING = 1_000, 10_000
+BOUND_STORED_BYTES_MAX, BOUND_STORED_BYTES_CEILING = 16 * 1024**3, 160 * 1024**3
+BOUND_ACTIVE_SECONDS_MAX = BOUND_ACTIVE_SECONDS_CEILING = 366 * 86_400  # the longest time-out
 
 assert ATTEMPTS_MIN <= ATTEMPTS_DEFAULT <= ATTEMPTS_MAX
 assert BACKOFF_SECONDS_MIN <= BACKOFF_SECONDS_DEFAULT <= BACKOFF_CAP_SECONDS_DEFAULT <= BACKOFF_SECONDS_MAX
@@ -79,3 +81,4 @@ assert ITEMS_MAX <= RESULT_ITEMS_MAX, "what a foreach goes over, and its results
 assert ITEMS_MAX <= BOUND_TASKS_MAX, "the largest legal foreach must be publishable on its own"
 assert START_WITHIN_SECONDS_DEFAULT <= SPAN_SECONDS_MAX, "a default must be a value that an author may write"
 assert POLL_ROUNDS_MAX <= BOUND_TASKS_MAX, "the largest legal poll must be publishable on its own"
+assert BOUND_ACTIVE_SECONDS_MAX == SPAN_SECONDS_MAX, "the longest time-out that an author may write is allowed"

@@ -153,14 +153,20 @@ def children_read(
     return found, warnings
 
 
-def _pinned(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> dict[str, int]:
-    """Give the versions of the children with which the very same text was published before."""
+def is_published(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> bool:
+    """Say whether the very same text is published already, whatever there is to find in it now."""
     if compiled.identity is None:
-        return {}
+        return False
     workflow, number = compiled.identity
     earlier = version_find(tx, namespace_id, workflow, number=number)
-    if earlier is None or earlier.digest != compiled.digest:
+    return earlier is not None and earlier.digest == compiled.digest
+
+
+def _pinned(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> dict[str, int]:
+    """Give the versions of the children with which the very same text was published before."""
+    if compiled.identity is None or not is_published(tx, namespace_id, compiled):
         return {}
+    workflow, number = compiled.identity
     specs = (node.spec for node in graph_load(tx, namespace_id, workflow, number).nodes)
     return {spec.workflow: spec.version for spec in specs if isinstance(spec, ChildSpec)}
 

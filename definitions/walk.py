@@ -37,7 +37,7 @@ class Walked(Struct, frozen=True):
 class Woven(Struct, frozen=True):
     """The outcome of the walk. `output` is None where the definition has none; `undoing` are the compensations.
 
-    `catalogue` knows all steps and the types of their outputs.
+    `catalogue` knows all steps and the types of their outputs, `parts` the bounds of each: in a foreach, of one item.
     """
 
     nodes: tuple[Node, ...]
@@ -46,4 +46,5 @@ class Woven(Struct, frozen=True):
     bounds: Bounds
     undoing: Bounds
     catalogue: Catalogue
+    parts: dict[str, Bounds]
     output_schema: Json | None = None

@@ -100,6 +100,7 @@ class Weaver:
         self._items_max = 1  # how often that step can run, for as many items
         self._tasks = TaskWeaver(model.defaults, self._expressions, findings)
         self._undoing: list[Bounds] = []
+        self._parts: dict[str, Bounds] = {}  # of each step, by its id
         self._items: dict[str, Bounds] = {}  # of one item, by foreach
 
     def weave(self) -> Woven:
@@ -120,7 +121,8 @@ class Weaver:
             place = self._model.on_failure_place
             self._findings.at(Code.CONTRADICTION, place, message, "say how a step is undone, or write `fail`")
         undoing = bounds.sequence(self._undoing)
-        return Woven(tuple(self._nodes), tuple(self._edges), output, ends, undoing, self._catalogue, schema)
+        nodes, edges = tuple(self._nodes), tuple(self._edges)
+        return Woven(nodes, edges, output, ends, undoing, self._catalogue, self._parts, schema)
 
     def _environment(self, scope: Scope, at: At, extra: dict[str, Type] | None = None) -> Environment:
         return self._catalogue.environment(scope, input_type=self._input_type, at=at, extra=extra or {})
@@ -146,10 +148,13 @@ class Weaver:
     def _conditional(self, step: StepModel, frontier: Frontier, scope: Scope) -> tuple[Frontier, Bounds, Scope]:
         """Walk a step; beside its ends and bounds, return what is certain if it has run."""
         if step.when is None:
-            return *self._guarded(Spot(step, None, frontier, scope)), scope
+            frontier, part = self._guarded(Spot(step, None, frontier, scope))
+            self._parts[step.id] = part
+            return frontier, part, scope
         checked = self._expressions.condition(step.when, self._environment(scope, step.id))
         inner = scope.copy(checked.proves)
         frontier, part = self._guarded(Spot(step, checked.expression, frontier, inner))
+        self._parts[step.id] = part
         # Skipped or not, the flow goes on and nothing that happened inside is certain; but behind a step that ends the
         # instance its `when` did not hold.
         if not inner.reachable:

@@ -304,7 +304,7 @@ def _check_step(node: YamlNode, step: Json, findings: Findings, flow: Flow) -> N
 def _tasks(fields: Fields, flow: Flow) -> int | dict[str, Json] | None:
     if isinstance(fields.node("tasks"), Mapping):
         return _by_step(fields, "tasks", flow)
-    return fields.integer("tasks", 0, limits.BOUND_TASKS_MAX)
+    return fields.integer("tasks", 0, limits.BOUND_TASKS_CEILING)
 
 
 def _time(fields: Fields) -> tuple[float, float] | None:

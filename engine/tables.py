@@ -248,6 +248,16 @@ label = Table(
     **TABLE_OPTIONS,
 )
 
+# What publishing holds a definition's proven bounds against.
+BOUNDS = (
+    ("max_tasks", "most tasks of one instance"),
+    ("max_attempts", "most attempts of one instance"),
+    ("max_rounds", "most rounds of polls of one instance"),
+    ("max_concurrent_tasks", "most tasks of one instance at once"),
+    ("max_stored_bytes", "most bytes that one instance stores"),
+    ("max_active_seconds", "longest active time of one instance's flow, in seconds"),
+)
+
 limit = Table(
     "weave_limit",
     metadata,
@@ -255,6 +265,7 @@ limit = Table(
     Column("workflow", kinds.word(128), nullable=False, comment="Name of the workflow; empty for the namespace"),
     Column("max_running", kinds.small_int(), comment="The namespace's limit; null for none, and for a workflow"),
     Column("revision", kinds.counter(), nullable=False, comment="Grows by one with every change of the limit"),
+    *(Column(name, kinds.counter(), comment=f"The namespace's {what}; null for the default") for name, what in BOUNDS),
     PrimaryKeyConstraint("namespace_id", "workflow", name="weave_limit_pk"),
     comment="What starts lock to count the running instances of a workflow or a namespace",
     **TABLE_OPTIONS,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Task,
         TaskResult,
     )
+    from orbit.sdk.namespaces import ConfigureNamespaceRequest, Namespace
     from orbit.sdk.outcomes import Cancelled, Defer, NeedsHuman, NonRetryable, Retryable, UnknownOutcome
     from orbit.sdk.settings import Connection
     from orbit.sdk.signal_models import SendSignal
@@ -59,6 +60,7 @@ _PUBLIC: dict[str, str] = {
     "ConcurrencyKey": "orbit.sdk.keys",
     "ConfigureApplicationRequest": "orbit.sdk.models",
     "ConfigureKeyRequest": "orbit.sdk.keys",
+    "ConfigureNamespaceRequest": "orbit.sdk.namespaces",
     "ConfigureQueueRequest": "orbit.sdk.models",
     "Connection": "orbit.sdk.settings",
     "ConnectionFailed": "orbit.sdk.errors",
@@ -69,6 +71,7 @@ _PUBLIC: dict[str, str] = {
     "InstanceSelection": "orbit.sdk.batch_models",
     "InstanceResult": "orbit.sdk.models",
     "LateResult": "orbit.sdk.decisions",
+    "Namespace": "orbit.sdk.namespaces",
     "NeedsHuman": "orbit.sdk.outcomes",
     "NonRetryable": "orbit.sdk.outcomes",
     "OrbitSDKError": "orbit.sdk.errors",
@@ -109,6 +112,7 @@ __all__ = [
     "ConfigurationError",
     "ConfigureApplicationRequest",
     "ConfigureKeyRequest",
+    "ConfigureNamespaceRequest",
     "ConfigureQueueRequest",
     "Connection",
     "ConnectionFailed",
@@ -119,6 +123,7 @@ __all__ = [
     "InstanceResult",
     "InstanceSelection",
     "LateResult",
+    "Namespace",
     "NeedsHuman",
     "NonRetryable",
     "OrbitSDKError",

@@ -21,7 +21,10 @@ from api.models.versions import Bounds, PublishResult, Workflow, WorkflowVersion
 from api.models.workflows import WorkflowSource
 from api.parameters import CURSOR, LIMIT, word_parameter
 from api.queries import cursor_text
-from definitions.compiler import Compiled, compile_definition
+from definitions.bound_limits import CEILINGS, BoundLimits
+from definitions.children import Children
+from definitions.codes import Code
+from definitions.compiler import NO_CHILDREN, Compiled, compile_definition
 from definitions.graph import Graph as DrawnGraph
 from definitions.graph import queues_of
 from definitions.mermaid import graph_to_mermaid
@@ -33,6 +36,7 @@ from definitions.registry import (
     default_content,
     document_of,
     graph_load,
+    is_published,
     version_get,
     version_get_content,
     version_publish,
@@ -42,6 +46,7 @@ from definitions.registry import (
 from definitions.registry import Workflow as StoredWorkflow
 from definitions.svg import graph_to_svg
 from definitions.versions import workflow_get
+from engine.namespace_limits import bound_limits_read
 from orbit.access import Credential, Scope, queue_not_found
 from orbit.clock import to_rfc3339
 from orbit.database import Database, Transaction
@@ -197,13 +202,27 @@ class Workflows:
         return call.data(json.loads(self._content(call).graph)["bounds"])
 
     def _compile(self, call: Call) -> tuple[Compiled, list[Json]]:
-        """Compile what was sent; a text that names children a second time, when those are read, with warnings."""
+        """Compile what was sent by the namespace's limits; one that names children again, when they are read.
+
+        So is what passes a limit, if it is published already: a limit is about what is new.
+        """
         text: bytes | str = call.model(WorkflowSource).source if call.text is None else call.text
-        compiled: Compiled = self.compilers.apply(compile_definition, (text,))
-        if not compiled.wanted:
+        namespace_id = call.namespace_id
+        allowed = self._database.transaction(lambda tx: bound_limits_read(tx, namespace_id))
+        compiled = self._compiled(text, NO_CHILDREN, allowed)
+        passes_limit = any(finding.code is Code.BOUND_EXCEEDED for finding in compiled.findings)
+        if not compiled.wanted and not passes_limit:
             return compiled, []
-        children, noticed = self._database.transaction(lambda tx: children_read(tx, call.namespace_id, compiled))
-        return self.compilers.apply(compile_definition, (text, children)), noticed
+
+        def read(tx: Transaction) -> tuple[Children, list[Json], bool]:
+            return *children_read(tx, namespace_id, compiled), is_published(tx, namespace_id, compiled)
+
+        children, noticed, is_known = self._database.transaction(read)
+        return self._compiled(text, children, CEILINGS if is_known else allowed), noticed
+
+    def _compiled(self, text: bytes | str, children: Children, allowed: BoundLimits) -> Compiled:
+        compiled: Compiled = self.compilers.apply(compile_definition, (text, children), {"allowed": allowed})
+        return compiled
 
     def _diff(self, namespace_id: bytes, compiled: Compiled) -> Json:
         """Compare what was compiled with the default version, if there is one."""

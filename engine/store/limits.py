@@ -1,19 +1,20 @@
-"""Statements about limits of running instances: a row for each limit, which starts lock, and for each instance counted.
+"""Statements about a namespace's limits, and about running instances.
 
-An end deletes rows by primary key and never asks for a limit's lock, so ends and starts can't wait for each other in a
-circle. The surprising rule: a start counts what is committed, so an end that is on its way still takes its place.
+A limit has a row, which starts lock, and so has each instance that is counted under one. An end deletes rows by primary
+key and never asks for a limit's lock, so ends and starts can't wait for each other in a circle. The surprising rule: a
+start counts what is committed, so an end that is on its way still takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, func, literal_column, select
 
+from engine.tables import BOUNDS, running
 from engine.tables import limit as table
-from engine.tables import running
 from orbit.database.hot import Hot
 from orbit.database.ids import ids_in
 
@@ -31,6 +32,15 @@ class Limit:
     revision: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceLimit:
+    """All limits of a namespace: `bounds` are those of what one instance may use at most that it has set, by name."""
+
+    max_running: int | None = None
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    revision: int = 0
+
+
 _OF_NAMESPACES = Hot(
     select(table.c.namespace_id, table.c.max_running).where(
         ids_in(table.c.namespace_id), table.c.workflow == WHOLE_NAMESPACE, table.c.max_running.is_not(None)
@@ -40,6 +50,9 @@ _ONE = select(table.c.max_running, table.c.revision).where(
     table.c.namespace_id == bindparam("namespace_id"), table.c.workflow == bindparam("workflow")
 )
 _LOCK = _ONE.with_for_update()
+_WHOLE = select(table.c.max_running, table.c.revision, *(table.c[name] for name, _ in BOUNDS)).where(
+    table.c.namespace_id == bindparam("namespace_id"), table.c.workflow == WHOLE_NAMESPACE
+)
 _COUNT = select(func.count()).select_from(
     select(literal_column("1").label("one"))
     .select_from(running)
@@ -54,10 +67,13 @@ def limits_of_namespaces(tx: Transaction, namespace_ids: Sequence[bytes]) -> dic
     return {row.namespace_id: row.max_running for row in tx.rows(_OF_NAMESPACES, {"ids": namespace_ids})}
 
 
-def limit_read(tx: Transaction, namespace_id: bytes) -> Limit:
-    """Read a namespace's limit."""
-    row = tx.row(_ONE, {"namespace_id": namespace_id, "workflow": WHOLE_NAMESPACE})
-    return Limit() if row is None else Limit(row.max_running, row.revision)
+def namespace_limit_read(tx: Transaction, namespace_id: bytes) -> NamespaceLimit:
+    """Read a namespace's limits."""
+    row = tx.row(_WHOLE, {"namespace_id": namespace_id})
+    if row is None:
+        return NamespaceLimit()
+    own = {name: int(value) for name, _ in BOUNDS if (value := getattr(row, name)) is not None}
+    return NamespaceLimit(row.max_running, own, row.revision)
 
 
 def limit_lock(tx: Transaction, namespace_id: bytes, workflow: str) -> Limit:
@@ -69,13 +85,14 @@ def limit_lock(tx: Transaction, namespace_id: bytes, workflow: str) -> Limit:
     return Limit()
 
 
-def limit_write(tx: Transaction, namespace_id: bytes, new: Limit) -> None:
-    """Write a namespace's limit, whose row is locked."""
+def namespace_limit_write(tx: Transaction, namespace_id: bytes, new: NamespaceLimit) -> None:
+    """Write a namespace's limits, whose row is locked."""
     row = {
         "namespace_id": namespace_id,
         "workflow": WHOLE_NAMESPACE,
         "max_running": new.max_running,
         "revision": new.revision,
+        **{name: new.bounds.get(name) for name, _ in BOUNDS},
     }
     tx.update_many(table, key=("namespace_id", "workflow"), rows=[row])
 

@@ -6,24 +6,23 @@ import click
 
 from orbit.cli.options import Name, as_json, key_of, print_json
 
-_NONE = "none"
-
 
 class Limit(click.ParamType[int]):
-    """A number, or `none` for no limit, which is read as 0."""
+    """A number, or a word for none of one's own, which is read as 0. What is allowed is the server's to say."""
 
     name = "limit"
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, word: str = "none") -> None:
         self._maximum = maximum
+        self._word = word
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read the limit."""
-        if value == _NONE:
+        if value == self._word:
             return 0
         number = int(value) if str(value).isdecimal() else 0
         if not 1 <= number <= self._maximum:
-            self.fail(f"a number from 1 to {self._maximum}, or none", param, ctx)
+            self.fail(f"a number from 1 to {self._maximum}, or {self._word}", param, ctx)
         return number
 
 

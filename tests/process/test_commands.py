@@ -37,6 +37,13 @@ steps:
   - {id: s, set: {n: 1}}
 output: {more: "${ input.missing }"}
 """
+TWO_TASKS = """
+orbit: weave/1
+workflow: two
+version: 1
+defaults: {queue: main}
+steps: [{id: a, task: t.a@1}, {id: b, task: t.a@1}]
+"""
 WORKER = """
 import orbit
 from orbit import Worker
@@ -248,14 +255,46 @@ def test_many_instances_are_decided_about_at_the_command_line(
     assert re.search(r"^20\S+  COMPLETE of the instance, to revision 2$", decided, re.MULTILINE)
     assert ': the books say so\n  evidence  {"page":7}  sha256 ' in decided
 
-    assert run("namespace", "show")[1] == "no limit, 0 counted, revision 0\n"
+    assert run("namespace", "show")[1].startswith(
+        "no limit, 0 counted, revision 0\nmax_tasks             100000  (default)"
+    )
     assert run("namespace", "set-limit", "1", "--reason", "a small machine")[1] == "1, revision 1\n"
     assert run("start", "slow", "--input", '{"text": "x"}')[0] == 0
     assert "TOO_MANY_RUNNING" in run("start", "slow", "--input", '{"text": "x"}')[2]
-    assert run("namespace", "show")[1] == "at most 1 running instances, 1 counted, revision 1\n"
+    assert run("namespace", "show")[1].startswith("at most 1 running instances, 1 counted, revision 1\n")
     assert "STATE_CONFLICT" in run("namespace", "set-limit", "2", "--reason", "x", "--revision", "7")[2]
     assert run("namespace", "set-limit", "none", "--reason", "a large one")[1] == "no limit, revision 2\n"
     assert run("namespace", "set-limit", "nothing", "--reason", "x")[0] == 2
+
+
+@pytest.mark.databases("sqlite")
+def test_what_a_namespace_publishes_is_limited_at_the_command_line(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        for name, value in installation.environment.items():
+            monkeypatch.setenv(name, value)
+        code = program.run(arguments)
+        return code, *capsys.readouterr()
+
+    def limit(*arguments: str) -> tuple[int, str, str]:
+        return run("namespace", "set-bounds", *arguments, "--reason", "short ones only")
+
+    assert "\nmax_tasks             1\n" in limit("--max-tasks", "1", "--max-rounds", "7")[1]
+    assert "\nmax_rounds            100000  (default)\n" in limit("--max-rounds", "default")[1]
+    assert limit()[0] == 2
+    assert limit("--max-tasks", "none")[0] == 2
+    assert "1000000" in limit("--max-tasks", "1000001")[2]
+    limits = installation.file("limits.json", run("namespace", "show", "--json")[1])
+    two = installation.file("two.yaml", TWO_TASKS)
+    assert run("check", two)[0] == 0
+    said = "one instance could use 2 tasks (`max_tasks` of the namespace is 1)"
+    code, found, _ = run("check", two, "--limits", limits)
+    assert (code, said in found) == (1, True)
+    code, _, refused = run("publish", two)
+    assert (code, said in refused) == (1, True)
+    assert limit("--max-tasks", "default")[0] == 0
+    assert run("publish", two)[0] == 0
 
 
 @pytest.mark.databases("sqlite")

@@ -7,6 +7,7 @@ import pytest
 from orbit.cli import program
 from orbit.sdk.client import Client
 from orbit.sdk.models import StartInstance
+from orbit.sdk.namespaces import ConfigureNamespaceRequest
 from orbit.sdk.signal_models import SendSignal
 from tests.unit.sdk.scripted_server import Script
 
@@ -86,12 +87,17 @@ def test_a_start_takes_labels_and_breakpoints(script: Script, capsys: pytest.Cap
 
 
 def test_the_client_reads_and_sets_the_limit_of_its_namespace(script: Script, client: Client) -> None:
-    script.success({"max_running": None, "running": 3, "revision": "0"})
+    bounds = {"max_tasks": 50, "max_rounds": 100_000}
+    script.success({"max_running": None, "running": 3, "revision": "0", "bounds": bounds, "bounds_set": ["max_tasks"]})
     script.success({"deduplicated": False, "namespace": {"max_running": 5, "running": 3, "revision": "1"}})
     found = client.get_namespace()
     assert (found.max_running, found.running, found.revision) == (None, 3, 0)
-    done = client.configure_namespace("k", max_running=5, expected_revision=0, reason="a small database")
+    assert (found.bounds, found.own_bounds) == (bounds, {"max_tasks": 50})
+    request = ConfigureNamespaceRequest(
+        max_running=5, expected_revision=0, reason="a small database", bounds=found.own_bounds
+    )
+    done = client.configure_namespace("k", request)
     assert (done.namespace.max_running, done.namespace.revision) == (5, 1)
     assert json.loads(script.seen[1].body) == {
-        "max_running": 5, "expected_revision": "0", "reason": "a small database",
+        "max_running": 5, "expected_revision": "0", "reason": "a small database", "bounds": {"max_tasks": 50},
     }  # fmt: skip
