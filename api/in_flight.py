@@ -1,11 +1,17 @@
-"""Counts the requests that are being answered, up to their last byte, so that a draining node can wait for them."""
+"""Counts the requests that are being answered, up to their last byte, so that a draining node can wait for them.
+
+A scrape shows the count too, and is itself one of them.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gevent.event import Event
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 Application = Callable[..., Iterable[bytes]]
 
@@ -43,6 +49,21 @@ class InFlight:
         self.count -= 1
         if not self.count:
             self._idle.set()
+
+
+class InFlightCollector(Collector):
+    """The requests that the answering process has under way: callers that wait for a change are among them."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the gauge, labelled like the process's other figures."""
+        family = GaugeMetricFamily(
+            "orbit_process_requests", "Requests being answered, this one included", labels=["pid"]
+        )
+        family.add_metric([str(os.getpid())], self._in_flight.count)
+        yield family
 
 
 class _Answer:

@@ -24,7 +24,7 @@ from api.app import app_make
 from api.authentication import Authenticator
 from api.backlog import BacklogCollector
 from api.dispatch_metrics import MeasuredDispatcher
-from api.in_flight import InFlight
+from api.in_flight import InFlight, InFlightCollector
 from api.installation import installation_check
 from api.listener import ListenerLimits, NodeServer
 from api.openapi import document_make
@@ -185,7 +185,7 @@ class Node:
         )  # fmt: skip
 
     def _collectors(self) -> Iterable[Collector]:
-        return [BacklogCollector(self.database)]
+        return [BacklogCollector(self.database), InFlightCollector(self.in_flight)]
 
     def _sample(self) -> None:
         self.metrics.workers.set(self.gate.session_count)

@@ -30,7 +30,7 @@ def test_an_expense_is_approved_by_signals(database_url: str, tmp_path: Path) ->
         def orbit(*words: str) -> str:
             done = subprocess.run(
                 orbit_command(*words), env=clean_environment(node.environment), capture_output=True, text=True,
-                check=True, timeout=60,
+                check=True, timeout=120,
             )  # fmt: skip
             return done.stdout
 
@@ -52,11 +52,11 @@ def test_an_expense_is_approved_by_signals(database_url: str, tmp_path: Path) ->
                 ).instance.id
                 for expense, amount in (("EXP-1", 90), ("EXP-2", 20_000))
             )
-            assert client.instance_result(small, timeout_seconds=60).output["approved_by"] == "ann"
+            assert client.instance_result(small, timeout_seconds=100).output["approved_by"] == "ann"
             assert f"to {large}" in decide("EXP-2", "decided", {"approved": True, "by": "ann"})
             for who in ("ann", "bob"):
                 decide("EXP-2", "confirmed", {"by": who})
-            ended = client.instance_result(large, timeout_seconds=60)
+            ended = client.instance_result(large, timeout_seconds=100)
         assert ended.state == "SUCCEEDED"
         taken = [(each.name, each.payload["by"], each.step) for each in client.instance_signals(large)]
         assert taken == [

@@ -18,7 +18,7 @@ def test_r100_the_demo_runs_the_workflow_to_its_end(database_url: str, database_
         env=clean_environment({}),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ def node(database_url: str, tmp_path: Path) -> Iterator[NodeProcess]:
 def run(client: orbit.Client, **changes: Any) -> orbit.Instance:
     order = {"order_id": "A-1", "item": "lamp", "amount": 20, "address": "here", **changes}
     started = client.start_instance(f"order-{order['order_id']}", StartInstance(workflow="order", input=order))
-    return client.instance_result(started.instance.id, timeout_seconds=30)
+    return client.instance_result(started.instance.id, timeout_seconds=100)
 
 
 def undone(client: orbit.Client, instance: orbit.Instance) -> list[str | None]:

@@ -30,7 +30,7 @@ def run_example(environment: Mapping[str, str]) -> "subprocess.CompletedProcess[
         env=clean_environment(environment),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

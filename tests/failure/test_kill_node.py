@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MOMENTS = 10
 INSTANCES_AT_ONCE = 6
 RUN_SECONDS_MAX = 1.5
-LAST_SECONDS_MAX = 60.0
+LAST_SECONDS_MAX = 120.0
 
 # The payout example on the recording worker's queue, with a shorter beat, and with bounds that a slow machine keeps:
 # what is tested is the kill, not what becomes of a task whose time is over.
@@ -52,7 +52,9 @@ def start_instances(installed: Fleet, node: NodeProcess, round_number: int) -> l
 @pytest.mark.timeout(600)  # ten starts of a node take their time on a busy machine
 @pytest.mark.databases("sqlite", "mysql")
 def test_a_killed_node_goes_on_where_it_was(database_url: str, short_folder: Path) -> None:
-    seed = int(os.environ.get("ORBIT_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    # The same moments each time, other ones in a soak: whether a change may land is no matter of luck.
+    soaked = random.SystemRandom().randrange(10**6) if os.environ.get("ORBIT_SOAK") else 20_261_130
+    seed = int(os.environ.get("ORBIT_TEST_SEED") or soaked)
     log.info("seed %d: set ORBIT_TEST_SEED to run the same moments again", seed)
     chance = random.Random(seed)
     with fleet(short_folder, database_url) as installed:

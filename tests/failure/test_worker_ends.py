@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,13 @@ from websockets.typing import Subprotocol
 
 from orbit.clock import SECOND
 from tests.support.fleet import Crew, Fleet, fleet, submit_many, task_of
-from tests.support.running import NodeProcess
-from tests.support.waiting import wait_until
+from tests.support.running import STOP_SECONDS_MAX, NodeProcess
+from tests.support.waiting import WAIT_SECONDS_MAX, wait_until
 
 LEASE_SECONDS = 30.0
-AFTER_LEASE_SECONDS_MAX = LEASE_SECONDS + 45.0
+AFTER_LEASE_SECONDS_MAX = LEASE_SECONDS + 120.0
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager
@@ -38,7 +41,7 @@ def silent_worker(installed: Fleet, node: NodeProcess, *, capacity: int) -> Iter
     protocols = [Subprotocol("orbit.worker.v1")]
     with connect(url, additional_headers=headers, subprotocols=protocols, proxy=None) as socket:
         socket.send(json.dumps(hello))
-        assert json.loads(socket.recv(timeout=20))["type"] == "welcome"
+        assert json.loads(socket.recv(timeout=WAIT_SECONDS_MAX))["type"] == "welcome"
         yield socket
 
 
@@ -46,7 +49,7 @@ def assigned_to(socket: ClientConnection) -> list[str]:
     """Read what a silent worker was given so far; the heartbeat keeps it looking healthy meanwhile."""
     socket.send('{"type": "ping"}')
     given: list[str] = []
-    while (message := json.loads(socket.recv(timeout=20)))["type"] != "pong":
+    while (message := json.loads(socket.recv(timeout=WAIT_SECONDS_MAX)))["type"] != "pong":
         if message["type"] == "assign":
             given += [item["task_id"] for item in message["tasks"]]
     return given
@@ -54,7 +57,7 @@ def assigned_to(socket: ClientConnection) -> list[str]:
 
 def workers_shown(installed: Fleet, node: NodeProcess) -> dict[str, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {installed.token}"}
-    answer = httpx.get(f"{node.url}/v1/workers", headers=headers, timeout=20.0, trust_env=False)
+    answer = httpx.get(f"{node.url}/v1/workers", headers=headers, timeout=WAIT_SECONDS_MAX, trust_env=False)
     return {worker["worker"]: worker for worker in answer.json()["data"]}
 
 
@@ -64,14 +67,17 @@ def test_c059_a_worker_that_never_answers_loses_its_assignments(database_url: st
     with fleet(short_folder, database_url) as installed:
         node = installed.node()
         client = installed.client(node)
+        installed.worker(node, Crew(types=["work.safe"], capacity=8))
+        installed.wait_manned(1)
         with silent_worker(installed, node, capacity=5) as silent:
-            installed.worker(node, Crew(types=["work.safe"], capacity=8))
-            wait_until(lambda: len(workers_shown(installed, node)) == 2, 30.0, what="both workers")
+            wait_until(lambda: len(workers_shown(installed, node)) == 2, what="both workers")
+            given: list[str] = []
             ids = submit_many(client, [task_of() for _ in range(10)], prefix="first")
             for task_id in ids:
-                task = client.result(task_id, timeout_seconds=30.0)
+                given += assigned_to(silent)
+                task = client.result(task_id, timeout_seconds=60.0)
                 assert (task.state, task.attempts, task.attempts_failed, task.attempts_lost) == ("SUCCEEDED", 1, 0, 0)
-            given = assigned_to(silent)
+            given += assigned_to(silent)
             assert 1 <= len(given) <= 5
             for task_id in given:
                 assert [row.state for row in client.task_attempts(task_id)] == ["ABANDONED", "SUCCEEDED"]
@@ -81,7 +87,7 @@ def test_c059_a_worker_that_never_answers_loses_its_assignments(database_url: st
 
             # From now on it gets nothing, though it lives and has room.
             later = submit_many(client, [task_of() for _ in range(10)], prefix="second")
-            assert {client.result(task_id, timeout_seconds=30.0).state for task_id in later} == {"SUCCEEDED"}
+            assert {client.result(task_id, timeout_seconds=60.0).state for task_id in later} == {"SUCCEEDED"}
             assert assigned_to(silent) == []
         assert len(installed.begun()) == 20
 
@@ -98,17 +104,20 @@ def test_c061_an_orderly_stop_hands_over_at_once(database_url: str, short_folder
         long = client.submit_task("long", task_of("work.safe", until=str(go))).task.id
         installed.wait_begun(2)
         staying = installed.worker(node, Crew(capacity=8))
-        wait_until(lambda: len(workers_shown(installed, node)) == 2, 30.0, what="the second worker")
+        wait_until(lambda: len(workers_shown(installed, node)) == 2, what="the second worker")
         leaving.process.terminate()
+        # From then on it hands back what a node that has not heard of it may still give it.
+        wait_until(lambda: "draining" in leaving.text(), what="the drain")
+        drained_at_ns = time.monotonic_ns()
         during = client.submit_task("during", task_of()).task.id
-        assert client.result(during, timeout_seconds=20.0).state == "SUCCEEDED"
-        assert client.result(short, timeout_seconds=20.0).state == "SUCCEEDED"
-        again = wait_until(lambda: [line for line in installed.begun() if line.task_id == long][1:], LEASE_SECONDS)
+        assert client.result(during, timeout_seconds=60.0).state == "SUCCEEDED"
+        assert client.result(short, timeout_seconds=60.0).state == "SUCCEEDED"
+        again = wait_until(lambda: [line for line in installed.begun() if line.task_id == long][1:])
         first = next(line for line in installed.begun() if line.task_id == long)
-        assert (again[0].at_ns - first.at_ns) / 1e9 < LEASE_SECONDS
+        assert (again[0].at_ns - drained_at_ns) / 1e9 < LEASE_SECONDS
         go.touch()
-        assert client.result(long, timeout_seconds=20.0).state == "SUCCEEDED"
-        assert leaving.process.wait(20.0) == 0
+        assert client.result(long, timeout_seconds=60.0).state == "SUCCEEDED"
+        assert leaving.process.wait(STOP_SECONDS_MAX) == 0
 
         ran_by = {line.task_id: line.pid for line in installed.begun()}
         assert ran_by == {
@@ -163,7 +172,7 @@ def test_r168_a_worker_that_is_cut_off_stops_before_another_begins(database_url:
         # A frozen node is a network that swallows everything: no reset, no close.
         nodes[0].signal(signal.SIGSTOP)
         begun = installed.wait_begun(2, AFTER_LEASE_SECONDS_MAX)
-        stopped = wait_until(lambda: [line for line in installed.lines() if line.event == "end"], 5.0)
+        stopped = wait_until(lambda: [line for line in installed.lines() if line.event == "end"])
         assert [line.pid for line in begun] == [cut_off.process.pid, other.process.pid]
         assert (stopped[0].pid, stopped[0].reason) == (cut_off.process.pid, "LEASE_LOST")
         assert stopped[0].at_ns < begun[1].at_ns
@@ -187,7 +196,7 @@ def test_a_stopped_node_drains_and_loses_no_task(database_url: str, short_folder
         node = installed.node(port=node.port)
         client = installed.client(node)
         for task_id in ids:
-            assert client.result(task_id, timeout_seconds=60.0).state == "SUCCEEDED"
+            assert client.result(task_id, timeout_seconds=120.0).state == "SUCCEEDED"
         assert worker.is_running
         assert Counter(line.task_id for line in installed.begun()) == dict.fromkeys(ids, 1)
         assert node.stop() == 0

@@ -19,6 +19,7 @@ from gevent.hub import Hub
 from api.listener import ListenerLimits, NodeServer, SocketGate
 from api.websocket import WorkerSocket
 from orbit.errors import Unauthenticated
+from tests.support.waiting import WAIT_SECONDS_MAX
 
 SUBPROTOCOL = "orbit.worker.v1"
 
@@ -83,7 +84,7 @@ class Running:
 
         watcher.start(run)
         watcher.send()
-        assert done.wait(10)
+        assert done.wait(WAIT_SECONDS_MAX)
 
 
 @contextmanager
@@ -109,14 +110,14 @@ def running_server(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(WAIT_SECONDS_MAX)
     server, hub, stopped = box
     running = Running(server.server_port, server, hub, thread)
     try:
         yield running
     finally:
         running.call(stopped.set)
-        thread.join(15)
+        thread.join(WAIT_SECONDS_MAX)
         assert not thread.is_alive()
 
 
@@ -124,7 +125,7 @@ class RawClient:
     """A TCP connection on which a test writes what it likes."""
 
     def __init__(self, port: int, *, context: ssl.SSLContext | None = None) -> None:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+        plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS_MAX)
         self.sock: socket.socket = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
 
     def __enter__(self) -> Self:

@@ -14,12 +14,22 @@ from tests.hostile.socket_server import EchoGate, RawClient, Running, running_se
 from tests.support.declared import ROOT
 
 POST = b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-LIMITS = ListenerLimits(head_seconds=0.6, body_seconds=0.8, idle_seconds=1.5, body_bytes=1_000, linger_seconds=0.3)
+LIMITS = ListenerLimits(head_seconds=60, body_seconds=60, idle_seconds=60, body_bytes=1_000, linger_seconds=0.3)
+HASTY = ListenerLimits(head_seconds=1.5, body_seconds=2.0, idle_seconds=1.5, body_bytes=1_000, linger_seconds=0.3)
+# What takes no longer than this has not waited for one of LIMITS, however slow the machine is.
+AT_ONCE_SECONDS_MAX = 30.0
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Running]:
     with running_server(limits=LIMITS, gate=EchoGate()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Running]:
+    """A node that soon gives up on a client."""
+    with running_server(limits=HASTY, gate=EchoGate()) as running:
         yield running
 
 
@@ -69,33 +79,33 @@ def test_c111_a_short_body_then_the_end_is_refused_at_once(node: Running) -> Non
         answer = client.rest()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"INVALID_REQUEST" in answer
-    assert time.monotonic() - started < 0.6
+    assert time.monotonic() - started < AT_ONCE_SECONDS_MAX
 
 
-def test_c111_a_body_that_stops_is_answered_408(node: Running) -> None:
+def test_c111_a_body_that_stops_is_answered_408(hasty: Running) -> None:
     started = time.monotonic()
-    answer = ask(node, POST + b"Content-Length: 100\r\n\r\n0123456789")
+    answer = ask(hasty, POST + b"Content-Length: 100\r\n\r\n0123456789")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"REQUEST_TIMEOUT" in answer
-    assert 0.7 < time.monotonic() - started < 3
+    assert HASTY.body_seconds * 0.9 < time.monotonic() - started < AT_ONCE_SECONDS_MAX
 
 
-def test_c117_slow_heads_and_bodies_are_cut_while_others_are_served(node: Running) -> None:
-    silent = [RawClient(node.port) for _ in range(20)]
-    heads = [RawClient(node.port) for _ in range(20)]
-    bodies = [RawClient(node.port) for _ in range(20)]
+def test_c117_slow_heads_and_bodies_are_cut_while_others_are_served(hasty: Running) -> None:
+    silent = [RawClient(hasty.port) for _ in range(20)]
+    heads = [RawClient(hasty.port) for _ in range(20)]
+    bodies = [RawClient(hasty.port) for _ in range(20)]
     for client in bodies:
         client.sock.sendall(POST + b"Content-Length: 100\r\n\r\n")
     open_count = len(silent + heads + bodies)
-    deadline = time.monotonic() + 6
+    served_meanwhile = 0
+    deadline = time.monotonic() + AT_ONCE_SECONDS_MAX
     dribbling = dict.fromkeys(heads, b"P") | dict.fromkeys(bodies, b"1")
     waiting = set(silent)
     for client in [*silent, *heads, *bodies]:
         client.sock.settimeout(0.001)
     while open_count and time.monotonic() < deadline:
-        started = time.monotonic()
-        assert ask(node, POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nok").endswith(b"2")
-        assert time.monotonic() - started < 1
+        answer = ask(hasty, POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
+        assert answer.endswith(b"\r\n\r\n2"), answer
         for client in [*dribbling, *waiting]:
             try:
                 if client in dribbling:
@@ -109,9 +119,11 @@ def test_c117_slow_heads_and_bodies_are_cut_while_others_are_served(node: Runnin
                 dribbling.pop(client, None)
                 waiting.discard(client)
         open_count = len(dribbling) + len(waiting)
+        served_meanwhile += open_count > 0
     for client in [*silent, *heads, *bodies]:
         client.sock.close()
     assert open_count == 0
+    assert served_meanwhile > 0
 
 
 @pytest.mark.parametrize(
@@ -152,13 +164,13 @@ def test_what_is_not_http_gets_400_with_the_envelope(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_an_idle_connection_is_closed_after_its_time(node: Running) -> None:
-    with RawClient(node.port) as client:
+def test_an_idle_connection_is_closed_after_its_time(hasty: Running) -> None:
+    with RawClient(hasty.port) as client:
         client.sock.sendall(POST + b"Content-Length: 2\r\n\r\nok")
         started = time.monotonic()
         answer = client.rest()
     assert answer.endswith(b"\r\n\r\n2")
-    assert 1.2 < time.monotonic() - started < 4
+    assert HASTY.idle_seconds * 0.8 < time.monotonic() - started < AT_ONCE_SECONDS_MAX
 
 
 def test_nodelay_is_on_for_every_connection() -> None:

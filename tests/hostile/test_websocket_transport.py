@@ -15,6 +15,7 @@ from api.connection_caps import CapLimits
 from api.listener import ListenerLimits
 from api.websocket import SocketLimits
 from tests.hostile.socket_server import EchoGate, RawClient, Running, make_frame, running_server
+from tests.support.waiting import WAIT_SECONDS_MAX, wait_until
 
 LIMIT = 1 << 20
 
@@ -186,7 +187,8 @@ def test_messages_that_arrive_together_with_a_close_are_still_read(node: Running
     with opened(node) as client:
         client.sock.sendall(make_frame(b"last words") + make_frame(struct.pack("!H", 1000), opcode=8))
         assert client.close_code() == 1000
-    assert b"last words" in gate.seen
+    # The close frame is answered by the frame layer, before the gate has read what came with it.
+    wait_until(lambda: b"last words" in gate.seen)
 
 
 def test_an_aborted_socket_frees_its_place(node: Running) -> None:
@@ -194,7 +196,7 @@ def test_an_aborted_socket_frees_its_place(node: Running) -> None:
         assert still_echoes(client)
     with opened(node) as client:
         assert still_echoes(client)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
     while node.server.caps.open_count() and time.monotonic() < deadline:
         with RawClient(node.port) as other:
             other.upgrade(Authorization="Bearer bad")
@@ -208,21 +210,21 @@ def test_a_consumer_that_does_not_read_is_closed_not_buffered_for() -> None:
     gate = EchoGate()
     with running_server(limits=limits, gate=gate) as node, opened(node) as slow, opened(node) as good:
         message = make_frame(os.urandom(30_000).hex().encode())
-        slow.sock.settimeout(10)
-        with pytest.raises(OSError):  # noqa: PT011  # reset or broken pipe, as the kernel has it
+        slow.sock.settimeout(WAIT_SECONDS_MAX)
+        with pytest.raises(ConnectionError):  # reset or broken pipe, as the kernel has it
             slow.sock.sendall(message * 2_000)
         assert still_echoes(good)
 
 
 def test_a_silent_peer_is_pinged_then_dropped() -> None:
-    limits = ListenerLimits(socket=SocketLimits(tick_seconds=0.1, ping_after_seconds=0.3, pong_within_seconds=0.5))
+    limits = ListenerLimits(socket=SocketLimits(tick_seconds=0.1, ping_after_seconds=0.3, pong_within_seconds=2.0))
     with running_server(limits=limits, gate=EchoGate()) as node, opened(node) as client:
         started = time.monotonic()
         assert client.frame() == (9, b"")
         client.sock.sendall(make_frame(b"", opcode=10))
         assert client.frame() == (9, b"")
         assert client.rest() == b""
-        assert 0.7 < time.monotonic() - started < 5
+        assert 2.5 < time.monotonic() - started < WAIT_SECONDS_MAX
 
 
 def test_caps_per_credential_and_per_address() -> None:

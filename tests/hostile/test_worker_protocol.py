@@ -16,7 +16,7 @@ import pytest
 from api.worker_session import SessionLimits
 from tests.hostile.socket_server import RawClient, make_frame
 from tests.process.worker.memory_layer import TOKEN, MemoryLayer, Node, running_node
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_SECONDS_MAX, wait_until
 
 HELLO: dict[str, Any] = {
     "type": "hello", "protocol": 1, "worker": "raw", "queues": ["q"], "capacity": 4,
@@ -49,12 +49,20 @@ class Raw(RawClient):
 
 @pytest.fixture
 def layer() -> MemoryLayer:
-    return MemoryLayer(lease_ms=20_000)
+    return MemoryLayer()
 
 
 @pytest.fixture
 def node(layer: MemoryLayer) -> Iterator[Node]:
-    with running_node(layer, limits=SessionLimits(node="n1", hello_seconds=0.5, heartbeat_ms=500)) as node:
+    """A node whose patience no machine is too slow for: a raw client sends no heartbeats by itself."""
+    with running_node(layer, limits=SessionLimits(node="n1", hello_seconds=60, heartbeat_ms=60_000)) as node:
+        yield node
+
+
+@pytest.fixture
+def hasty(layer: MemoryLayer) -> Iterator[Node]:
+    """A node that soon gives up on a silent client."""
+    with running_node(layer, limits=SessionLimits(node="n1", hello_seconds=0.5, heartbeat_ms=1_000)) as node:
         yield node
 
 
@@ -79,16 +87,16 @@ def result(task: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return start(task) | {"outcome": "SUCCEEDED", "output": None} | fields
 
 
-def test_r161_no_hello_within_its_time_ends_the_connection(node: Node) -> None:
-    with Raw(node) as raw:
+def test_r161_no_hello_within_its_time_ends_the_connection(hasty: Node) -> None:
+    with Raw(hasty) as raw:
         assert raw.close_code() == 1001
-    with Raw(node) as raw:
+    with Raw(hasty) as raw:
         begun = time.monotonic()
         raw.sock.settimeout(0.05)
         piece = make_frame(b" ", opcode=1, fin=False)
         raw.sock.sendall(piece)
         code = 0
-        while time.monotonic() - begun < 5:
+        while time.monotonic() - begun < WAIT_SECONDS_MAX:
             try:
                 code = raw.close_code()
                 break
@@ -232,14 +240,14 @@ def test_the_same_start_gets_the_same_answer_and_another_id_none(node: Node) -> 
         assert answer["code"] == "ALREADY_STARTED"
 
 
-def test_r166_without_heartbeats_the_connection_ends_and_the_lease_stands(node: Node, layer: MemoryLayer) -> None:
-    with Raw(node, HELLO) as raw:
-        task = started_task(node, raw)
+def test_r166_without_heartbeats_the_connection_ends_and_the_lease_stands(hasty: Node, layer: MemoryLayer) -> None:
+    begun = time.monotonic()
+    with Raw(hasty, HELLO) as raw:
+        task = started_task(hasty, raw)
         claim = {"attempt_id": task["attempt_id"], "token": task["token"]}
-        begun = time.monotonic()
         raw.sock.settimeout(0.1)
         code = 0
-        while not code and time.monotonic() - begun < 10:
+        while not code and time.monotonic() - begun < WAIT_SECONDS_MAX:
             raw.say({"type": "renew", "items": [claim]})
             try:
                 opcode, payload = raw.frame()
@@ -248,16 +256,16 @@ def test_r166_without_heartbeats_the_connection_ends_and_the_lease_stands(node: 
             except TimeoutError:
                 continue
         assert code == 1001
-        assert 1 < time.monotonic() - begun < 4
+        assert 2.5 <= time.monotonic() - begun < 30
     assert layer.states()["RUNNING"] == 1
 
 
 def test_r166_heartbeats_alone_keep_the_connection_but_no_lease() -> None:
     layer = MemoryLayer(lease_ms=400)
-    with running_node(layer, limits=SessionLimits(node="n1", heartbeat_ms=300)) as node, Raw(node, HELLO) as raw:
+    with running_node(layer, limits=SessionLimits(node="n1", heartbeat_ms=1_000)) as node, Raw(node, HELLO) as raw:
         task = started_task(node, raw)
         raw.say({"type": "capacity", "capacity": 0})
-        until = time.monotonic() + 1.5
+        until = time.monotonic() + 4
         while time.monotonic() < until:
             raw.say({"type": "ping"})
             raw.hear("pong")
@@ -280,7 +288,7 @@ def test_many_frames_in_flight_are_answered_each_as_one(node: Node, layer: Memor
         raw.sock.settimeout(0.5)
         with pytest.raises(TimeoutError):
             raw.hear("recorded")
-        raw.sock.settimeout(20)
+        raw.sock.settimeout(WAIT_SECONDS_MAX)
         node.call(layer.results_wait.set)
         for _ in range(200):
             assert raw.hear("recorded")["items"][0]["receipt"] == "ACCEPTED"
@@ -314,24 +322,24 @@ def test_a_flood_of_messages_does_not_hold_up_the_others(node: Node) -> None:
                 begun = time.monotonic()
                 good.say({"type": "ping"})
                 good.hear("pong")
-                assert time.monotonic() - begun < 2
+                assert time.monotonic() - begun < 15
         finally:
             stop.set()
             with contextlib.suppress(OSError):  # the node may have dropped it: it sent no heartbeat
                 bad.sock.shutdown(2)
-            thread.join(10)
+            thread.join(WAIT_SECONDS_MAX)
 
 
 def test_a_worker_that_went_away_is_forgotten(node: Node) -> None:
     with Raw(node, HELLO) as raw:
         raw.hear("welcome")
-        assert node.gate.session_count == 1
+        wait_until(lambda: node.gate.session_count == 1)
     wait_until(lambda: node.gate.session_count == 0)
 
 
 def test_a_large_credit_with_large_params_congests_and_recovers(layer: MemoryLayer) -> None:
     with (
-        running_node(layer, limits=SessionLimits(node="n1", heartbeat_ms=20_000)) as node,
+        running_node(layer, limits=SessionLimits(node="n1", heartbeat_ms=60_000)) as node,
         Raw(node, HELLO | {"capacity": 150}) as raw,
     ):
         raw.hear("welcome")

@@ -112,7 +112,7 @@ def orbit(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -187,7 +187,9 @@ def test_refusals_are_lines_and_exit_codes(
     assert run("publish", slow)[0] == 0
     code, out, _ = run("start", "slow", "--input", '{"text": "x"}')
     assert code == 0
-    code, out, _ = run("watch", out.strip(), "--timeout", "1")
+    instance_id = out.strip()
+    wait_until(lambda: re.search(r"^pause +WAIT +WAITING", run("show", instance_id)[1], re.MULTILINE))
+    code, out, _ = run("watch", instance_id, "--timeout", "1")
     assert code == 1
     assert "step.submitted" in out
     assert re.search(r"^pause +WAIT ", out, re.MULTILINE)
@@ -215,6 +217,8 @@ def test_many_instances_are_decided_about_at_the_command_line(
     slow = installation.file("slow.yaml", ECHO.replace("100ms", "30m").replace("workflow: echo", "workflow: slow"))
     assert run("publish", slow)[0] == 0
     ids = [run("start", "slow", "--input", '{"text": "x"}', "--label", "team=a")[1].strip() for _ in range(3)]
+    for each in ids:
+        wait_until(lambda each=each: re.search(r"^pause +WAIT +WAITING", run("show", each)[1], re.MULTILINE))  # type: ignore[misc]
 
     code, out, _ = run(*batch, "preview", "pause", "--label", "team=a")
     assert (code, out.splitlines()[0]) == (0, "3 instances: 3 RUNNING")

@@ -21,7 +21,7 @@ def orbit(*arguments: str, environment: Mapping[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=150,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -47,7 +47,7 @@ def test_a_folder_is_converted_by_a_real_worker(environment: dict[str, str]) -> 
     orbit("publish", str(EXAMPLE / "conversion.yaml"), environment=environment)
     folder = json.dumps({"folder": "invoices"})
     instance_id = orbit("start", "conversion", "--input", folder, environment=environment).strip()
-    watched = orbit("watch", instance_id, "--timeout", "80", environment=environment)
+    watched = orbit("watch", instance_id, "--timeout", "120", environment=environment)
     assert '"pdf":"invoices.pdf (march.doc+april.pdf+may.odt+june.pdf)"' in watched
     assert re.search(r"^convert +FOREACH +SUCCEEDED 4 of 4", watched, re.MULTILINE)
     items = orbit("instance", "items", instance_id, "convert", environment=environment)

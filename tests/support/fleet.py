@@ -21,10 +21,11 @@ from orbit.sdk.models import SubmitTask
 from orbit.store.tenancy import NamespaceName
 from pulse.queues import QueueSettings
 from pulse.store.recount import Drift, drifts_find
-from pulse.tables import attempt, task
+from pulse.tables import attempt, session, task
+from tests.support.ports import port_take
 from tests.support.recording import RECORD_FILE, RECORD_SECONDS, RECORD_TYPES, Line, lines_read
 from tests.support.running import NodeProcess, OrbitProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_SECONDS_MAX, wait_until
 
 BATCH = 32
 OPEN_STATES = frozenset({"WAITING", "LEASED", "RUNNING"})
@@ -64,7 +65,8 @@ class Fleet:
     clients: list[Client] = field(default_factory=list)
 
     def node(self, *, port: int = 0, environment: Mapping[str, str] | None = None) -> NodeProcess:
-        """Start a node and wait until it listens."""
+        """Start a node and wait until it listens; a `port` is for one that takes another's place."""
+        port = port or port_take()
         started = NodeProcess(self.folder, self.database_url, port=port, environment=environment)
         self.processes.append(started)
         return started
@@ -86,6 +88,12 @@ class Fleet:
         self.processes.append(started)
         return started
 
+    def wait_manned(self, count: int) -> None:
+        """Wait until so many workers are connected, to whichever node."""
+        query = select(session.c.id).where(session.c.disconnected_at.is_(None))
+        with self.opened() as database:
+            wait_until(lambda: len(database.transaction(lambda tx: tx.rows(query))) >= count, what=f"{count} workers")
+
     def client(self, node: NodeProcess) -> Client:
         """Return a client of a node."""
         made = Client(node.url, self.token, timeout_seconds=60.0)
@@ -105,7 +113,7 @@ class Fleet:
         """The executions that began so far."""
         return [line for line in self.lines() if line.event == "begin"]
 
-    def wait_begun(self, count: int, timeout: float = 30.0) -> list[Line]:
+    def wait_begun(self, count: int, timeout: float = WAIT_SECONDS_MAX) -> list[Line]:
         """Wait until so many executions have begun."""
         wait_until(lambda: len(self.begun()) >= count, timeout, what=f"{count} executions")
         return self.begun()

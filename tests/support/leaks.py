@@ -12,7 +12,7 @@ from orbit.database import Database
 from tests.support.waiting import wait_until
 
 # A worker that is on its way to a server has ten seconds for it, and its end does not wait for that thread.
-SETTLE_SECONDS = 12.0
+SETTLE_SECONDS = 30.0
 
 
 def threads() -> set[threading.Thread]:

@@ -19,7 +19,7 @@ from tests.support.declared import ROOT
 from tests.support.waiting import wait_until
 
 MAIN = ROOT / "orbit" / "__main__.py"
-END_SECONDS_MAX = 40
+END_SECONDS_MAX = 60
 QUEUE = "main"
 _SETTINGS = QueueSettings(paused=False, max_concurrency=100, rate_per_second=10_000, max_unfinished_tasks=100_000)
 
@@ -63,7 +63,7 @@ class NodeProcess:
         """A client of it, to be closed."""
         connection = self.credentials.read_text()
         token = connection.partition('"token": "')[2].partition('"')[0]
-        return Client(self.url, token)
+        return Client(self.url, token, timeout_seconds=60.0)
 
     def terminate(self) -> int:
         """Send SIGTERM and return the exit code."""

@@ -12,8 +12,8 @@ from tests.support.declared import ROOT
 from tests.support.processes import clean_environment
 from tests.support.waiting import wait_until
 
-START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 120.0
+STOP_SECONDS_MAX = 120.0
 _LISTENING = "listening on "
 
 

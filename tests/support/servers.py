@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pymysql
 
+from tests.support.ports import port_take
 from tests.support.waiting import wait_until
 
 USER = PASSWORD = "orbit"
@@ -83,13 +83,13 @@ def server_start(kind: Kind, folder: Path, *, durable: bool = False, port: int =
         subprocess.run(["cp", "-a", "--reflink=auto", str(_template(kind)), str(data)], check=True)
     log = folder / "error.log"
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
-        chosen = port or _free_port()
+        chosen = port or port_take()
         process = _launch(kind, folder, ["--datadir", str(data), f"--port={chosen}", *_options(durable=durable)])
         if _is_up(process, chosen):
             # Whoever waits for it reaps it by pid; without this Popen would warn that it was left running.
             process.returncode = 0
             return Server(kind, process.pid, chosen, str(folder))
-        # Another process may have taken the port between our look and the server's.
+        # Somebody else's process may have taken the port between our look and the server's.
         if attempt == _START_ATTEMPTS_MAX:
             break
     message = f"{kind} did not start:\n{log.read_text()[-3000:]}"
@@ -176,12 +176,6 @@ def _options(*, durable: bool) -> list[str]:
     ]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _template(kind: Kind) -> Path:
     """Return an initialised data folder of this very server version, with our user in it; make it if need be."""
     program = _program(kind)
@@ -215,7 +209,7 @@ def _template_make(kind: Kind, program: list[str], template: Path) -> None:
     users.write_text(
         f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
     )
-    port = _free_port()
+    port = port_take()
     process = _launch(
         kind, work, ["--datadir", str(data), f"--port={port}", f"--init-file={users}", *_options(durable=False)]
     )

@@ -87,7 +87,7 @@ def test_r192_metrics_name_what_operators_look_for_and_no_secret(api: Api, calle
         "orbit_tasks_unfinished 1.0", "orbit_permits_active", "orbit_task_start_delay_seconds", "orbit_task_retries",
         "orbit_attempts_lost", "orbit_database_transactions_total", "orbit_database_retries",
         "orbit_database_deadlocks", "orbit_database_errors", 'orbit_batches_total{operation="submit"} 1.0',
-        "orbit_workers_connected", "orbit_hub_delay_seconds", "orbit_process_resident_bytes",
+        "orbit_workers_connected", "orbit_hub_delay_seconds", "orbit_process_resident_bytes", "orbit_process_requests",
     ):  # fmt: skip
         assert name in text, name
     assert caller.token.partition(".")[2] not in text

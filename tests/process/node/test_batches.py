@@ -28,13 +28,13 @@ def test_a_node_carries_a_batch_out_and_stops_it(client: orbit.Client) -> None:
     assert client.preview_batch("task.cancel", some).count == 3
     wish = orbit.CreateBatch(operation="task.cancel", tasks=some, reason="a test", rate_per_second=1000)
     batch = client.create_batch("b-1", wish).batch
-    wait_until(lambda: client.get_batch(batch.id).state == "DONE", 10, what="the batch")
+    wait_until(lambda: client.get_batch(batch.id).state == "DONE", what="the batch")
     assert [item.outcome["task"]["state"] for item in client.batch_items(batch.id)] == ["CANCELLED"] * 3
     slow = orbit.CreateBatch(
-        operation="task.cancel", tasks=orbit.TaskSelection(ids=task_ids[3:]), reason="a test", rate_per_second=0.05
+        operation="task.cancel", tasks=orbit.TaskSelection(ids=task_ids[3:]), reason="a test", rate_per_second=0.01
     )
     slow_id = client.create_batch("b-2", slow).batch.id
-    wait_until(lambda: client.get_batch(slow_id).items.done == 1, 10, what="the first item")
+    wait_until(lambda: client.get_batch(slow_id).items.done == 1, what="the first item")
     stopped = client.stop_batch(slow_id, "s-2", reason="enough").batch
     assert (stopped.state, stopped.items.done, stopped.items.stopped) == ("STOPPED", 1, 1)
     assert {each.id for each in client.list_batches()} == {batch.id, slow_id}

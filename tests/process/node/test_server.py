@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from orbit.sdk.settings import Connection
 from orbit.sdk.worker import Worker
 from tests.process.worker.cutting_proxy import CuttingProxy
 from tests.support.processes import (
+    END_SECONDS_MAX,
     QUEUE,
     NodeProcess,
     clean_environment,
@@ -43,13 +45,18 @@ def node(database_url: str, credentials: Path, short_folder: Path) -> Iterator[N
         yield running
 
 
+def scraped(url: str) -> str:
+    """Read a node's metrics."""
+    return httpx.get(f"{url}/metrics", trust_env=False, timeout=60).text
+
+
 def run_server(database_url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         orbit_command("server", "--port", "0", *arguments),
         env=clean_environment({"ORBIT_DATABASE_URL": database_url}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -63,8 +70,8 @@ def test_sigterm_drains_what_is_under_way_and_keeps_what_was_accepted(
         answers: list[str] = []
         waiting = threading.Thread(target=lambda: answers.append(client.get_task(task.id, wait_seconds=30).state))
         waiting.start()
-        requests = f"{node.url}/metrics"
-        wait_until(lambda: "orbit_tasks_unfinished 1.0" in httpx.get(requests, trust_env=False).text)
+        # The caller that waits, and the scrape itself.
+        wait_until(lambda: re.search(r'^orbit_process_requests{pid="\d+"} 2\.0$', scraped(node.url), re.MULTILINE))
         assert node.terminate() == 0
         waiting.join()
     assert answers == ["WAITING"]
@@ -101,7 +108,7 @@ def test_an_embedded_database_serves_one_process(node: NodeProcess, database_url
     assert (second.returncode, "in use by another process" in second.stderr) == (3, True)
     several = run_server(database_url, "--processes", "2")
     assert (several.returncode, "MySQL or MariaDB" in several.stderr) == (1, True)
-    assert httpx.get(f"{node.url}/readyz", trust_env=False).status_code == 200
+    assert httpx.get(f"{node.url}/readyz", trust_env=False, timeout=60).status_code == 200
 
 
 def test_a_database_that_is_away_at_the_start_is_said_in_one_line() -> None:
@@ -144,10 +151,10 @@ def test_several_processes_share_a_port_and_one_that_dies_is_replaced(
             for number in range(10):
                 client.submit_task(f"k{number}", TASK)
         for name in ("orbit_http_requests_total", "orbit_tasks_unfinished 10.0"):
-            wait_until(lambda name=name: name in httpx.get(f"{url}/metrics", trust_env=False).text)  # type: ignore[misc]
+            wait_until(lambda name=name: name in scraped(url))  # type: ignore[misc]
         children = descendants(supervisor.pid)
         supervisor.send_signal(signal.SIGTERM)
-        assert supervisor.wait(60) == 0, log.read_text()
+        assert supervisor.wait(END_SECONDS_MAX) == 0, log.read_text()
         for pid in children:
             wait_gone(pid)
     finally:
@@ -183,13 +190,13 @@ def test_a_database_that_goes_away_gives_503_and_when_it_is_back_the_node_goes_o
             assert http.get("/healthz").status_code == 200
             assert "orbit_database_errors_total" in http.get("/metrics").text
             proxy.refusing = False
-            wait_until(lambda: http.get("/readyz").status_code == 200, 30)
+            wait_until(lambda: http.get("/readyz").status_code == 200)
             assert client.get_task(task.id).state == "WAITING"
             assert client.submit_task("k", TASK).deduplicated
             worker = Worker(queues=[QUEUE], connection=Connection(node.url, client_token(node)))
             worker.task("echo@1", recovery="REPLAY_SAFE")(lambda params, _context: params)
             worker.start()
-            assert client.result(task.id, timeout_seconds=30).output == {"a": 1}
+            assert client.result(task.id, timeout_seconds=60).output == {"a": 1}
             assert worker.drain()
             assert node.terminate() == 0
     finally:

@@ -64,8 +64,8 @@ class MemorySession(Session):
 class MemoryLayer:
     """Sessions, tasks and attempts; `log` counts what was asked."""
 
-    lease_ms: int = 5_000
-    assign_ms: int = 1_000
+    lease_ms: int = 30_000
+    assign_ms: int = 20_000
     attempt_timeout_ms: int = 60_000
     limited_starts: int = 0
     unavailable_results: int = 0

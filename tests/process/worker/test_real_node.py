@@ -18,6 +18,7 @@ from orbit.sdk.models import CreateQueueRequest, SubmitTask
 from orbit.sdk.settings import from_environment
 from tests.support.declared import ROOT
 from tests.support.processes import (
+    END_SECONDS_MAX,
     NodeProcess,
     clean_environment,
     credentials_make,
@@ -69,7 +70,7 @@ def test_r227_the_thirty_line_client_runs_a_task(node: NodeProcess, client: orbi
         env=clean_environment({"ORBIT_URL": node.url, "ORBIT_TOKEN": token, "QUEUE": "greetings"}),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -82,12 +83,12 @@ def test_r042_the_loop_that_sends_again_settles_on_one_task(client: orbit.Client
     scope: dict[str, Any] = {}
     exec(compile(example("sending-again.md", "loop"), "sending-again.md", "exec"), scope)  # noqa: S102  # our own page
     task = SubmitTask(queue="greetings", type="greet", version=1, params={"name": "Bob"})
-    first = scope["submit_until"](client, "greet-2", task, seconds=10)
-    again = scope["submit_until"](client, "greet-2", task, seconds=10)
+    first = scope["submit_until"](client, "greet-2", task, seconds=60)
+    again = scope["submit_until"](client, "greet-2", task, seconds=60)
     assert (first.deduplicated, again.deduplicated) == (False, True)
     assert first.task.id == again.task.id
     with pytest.raises(orbit.APIError, match="IDEMPOTENCY_CONFLICT"):
-        scope["submit_until"](client, "greet-2", SubmitTask(queue="greetings", type="greet", version=2), seconds=10)
+        scope["submit_until"](client, "greet-2", SubmitTask(queue="greetings", type="greet", version=2), seconds=60)
 
 
 WORKER = """
@@ -115,15 +116,15 @@ def test_r169_sigterm_lets_work_end_within_its_time_and_exits_0(
             f"nap-{mark.name}",
             SubmitTask(queue="greetings", type="nap", version=1, params={"mark": str(mark), "seconds": seconds}),
         )
-        for mark, seconds in zip(marks, (1.0, 60.0), strict=True)
+        for mark, seconds in zip(marks, (1.0, 600.0), strict=True)
     ]
-    arguments = orbit_command("worker", "napping:worker", "--drain-seconds", "2")[2:]
+    arguments = orbit_command("worker", "napping:worker", "--drain-seconds", "5")[2:]
     environment = node.environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     with python_process(arguments, environment, tmp_path / "worker.log") as process:
-        wait_until(lambda: all(mark.exists() for mark in marks), 20)
+        wait_until(lambda: all(mark.exists() for mark in marks))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, (tmp_path / "worker.log").read_text()
-    assert client.result(receipts[0].task.id, timeout_seconds=10).state == "SUCCEEDED"
+        assert process.wait(END_SECONDS_MAX) == 0, (tmp_path / "worker.log").read_text()
+    assert client.result(receipts[0].task.id, timeout_seconds=60).state == "SUCCEEDED"
     returned = client.get_task(receipts[1].task.id)
     assert returned.state == "WAITING"
     assert [attempt.state for attempt in client.task_attempts(returned.id)] == ["RETURNED"]
@@ -139,7 +140,7 @@ def test_a_worker_with_a_wrong_credential_ends_with_one_line(node: NodeProcess, 
         ),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode != 0

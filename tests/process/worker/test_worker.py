@@ -21,7 +21,8 @@ from orbit.sdk.settings import Connection
 from orbit.sdk.worker import Worker
 from pulse.start import StartCode, StartItem, StartOutcome
 from tests.process.worker.memory_layer import MemoryLayer, Node, running_node
-from tests.support.waiting import wait_until
+from tests.support.ports import port_take
+from tests.support.waiting import WAIT_SECONDS_MAX, wait_until
 
 
 def make_worker(node: Node, *, capacity: int = 4, drain_seconds: float = 5.0, port: int | None = None) -> Worker:
@@ -41,23 +42,23 @@ def one_result(node: Node, handler: Callable[..., Any], *, recovery: str = "REPL
 
 
 def test_a_handler_gets_params_and_context_and_its_output_is_recorded() -> None:
-    seen: list[TaskContext] = []
+    seen: list[tuple[TaskContext, float]] = []
     with running_node(MemoryLayer()) as node:
 
         def echo(params: Any, context: TaskContext) -> Any:
-            seen.append(context)
+            seen.append((context, time.monotonic()))
             return {"got": params}
 
         result = one_result(node, echo, params={"text": "日本語😀", "big": 2**70, "f": 1.0})
     assert result.outcome == "SUCCEEDED"
     assert json.loads(result.output) == {"got": {"text": "日本語😀", "big": 2**70, "f": 1.0}}
-    (context,) = seen
+    ((context, began_at),) = seen
     assert context.operation_id == context.task_id
     assert context.attempt == 1
     assert context.fencing == str(2**32 + 1)
     assert context.labels == {"colour": "blue"}
     assert context.checkpoint is None
-    assert 50 < context.deadline - time.monotonic() <= 60
+    assert 30 < context.deadline - began_at <= 60
 
 
 def test_a_coroutine_handler_runs_on_a_loop_of_its_thread() -> None:
@@ -134,12 +135,12 @@ def test_r164_the_server_never_counts_more_than_the_capacity() -> None:
         @worker.task("echo@1", recovery="REPLAY_SAFE")
         def handler(_params: Any, _context: TaskContext) -> None:
             running.release()
-            go_on.wait(10)
+            go_on.wait(WAIT_SECONDS_MAX)
 
         worker.start()
         node.call(lambda: node.layer.submit(7))
-        assert running.acquire(timeout=5)
-        assert running.acquire(timeout=5)
+        assert running.acquire(timeout=WAIT_SECONDS_MAX)
+        assert running.acquire(timeout=WAIT_SECONDS_MAX)
         assert not running.acquire(timeout=0.2)
         go_on.set()
         wait_until(lambda: node.layer.states()["SUCCEEDED"] == 7)
@@ -148,7 +149,7 @@ def test_r164_the_server_never_counts_more_than_the_capacity() -> None:
 
 
 def test_several_tasks_run_at_once_and_their_frames_carry_many_items() -> None:
-    barrier = threading.Barrier(8, timeout=10)
+    barrier = threading.Barrier(8, timeout=WAIT_SECONDS_MAX)
     with running_node(MemoryLayer()) as node:
         worker = make_worker(node, capacity=8)
 
@@ -200,7 +201,8 @@ def test_a_refused_start_never_runs_the_handler() -> None:
         wait_until(lambda: layer.states()["SUCCEEDED"] == 1)
         assert worker.drain()
     assert ran == [1]
-    assert len(layer.starts) == 3
+    # An assignment that ran out before its Start on a slow machine is one Start more.
+    assert len(layer.starts) >= 3
 
 
 def test_a_result_that_cannot_be_recorded_is_sent_again_with_the_same_id() -> None:
@@ -225,7 +227,7 @@ def test_progress_reaches_the_server_and_comes_back_as_checkpoint() -> None:
                 context.progress(details="x" * 5_000)
             context.progress(40, "page 4", details={"page": 4})
             if context.attempt == 1:
-                context.cancelled.wait(10)
+                context.cancelled.wait(WAIT_SECONDS_MAX)
 
         worker.start()
         node.call(node.layer.submit)
@@ -243,11 +245,13 @@ def test_progress_reaches_the_server_and_comes_back_as_checkpoint() -> None:
 
 @pytest.mark.requirement("R166")
 def test_r163_spinning_handlers_delay_neither_renewals_nor_heartbeats() -> None:
-    layer = MemoryLayer(lease_ms=3_000)
-    limits = SessionLimits(node="n1", lease_ms=3_000, renew_every_ms=600, heartbeat_ms=600)
+    # Without renewals the leases, without heartbeats the connection would be over before the handlers are; between two
+    # of either a slow machine has its time.
+    layer = MemoryLayer(lease_ms=5_000)
+    limits = SessionLimits(node="n1", lease_ms=5_000, renew_every_ms=700, heartbeat_ms=2_000)
     with running_node(layer, limits=limits) as node:
         worker = make_worker(node, capacity=8)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 7
 
         @worker.task("echo@1", recovery="REPLAY_SAFE")
         def handler(_params: Any, context: TaskContext) -> int:
@@ -259,10 +263,10 @@ def test_r163_spinning_handlers_delay_neither_renewals_nor_heartbeats() -> None:
 
         worker.start()
         node.call(lambda: layer.submit(8))
-        wait_until(lambda: layer.states()["SUCCEEDED"] == 8, timeout=15)
+        wait_until(lambda: layer.states()["SUCCEEDED"] == 8)
         assert worker.drain()
         assert len(layer.sessions) == 1
-        assert layer.log["renew_items"] >= 8 * 5
+        assert layer.log["renew_items"] >= 8 * 2
         assert all(task["attempt"] == 1 for task in layer.tasks.values())
 
 
@@ -274,7 +278,7 @@ def test_a_cancel_reaches_a_plain_handler_and_a_coroutine() -> None:
         @worker.task("echo@1", recovery="REPLAY_SAFE")
         def plain(_params: Any, context: TaskContext) -> None:
             started.release()
-            context.cancelled.wait(10)
+            context.cancelled.wait(WAIT_SECONDS_MAX)
             assert context.cancelled.reason == "CANCEL_REQUESTED"
             context.raise_if_cancelled()
 
@@ -286,15 +290,15 @@ def test_a_cancel_reaches_a_plain_handler_and_a_coroutine() -> None:
         worker.start()
         node.call(node.layer.submit)
         node.call(lambda: node.layer.submit(kind="coro"))
-        assert started.acquire(timeout=5)
-        assert started.acquire(timeout=5)
+        assert started.acquire(timeout=WAIT_SECONDS_MAX)
+        assert started.acquire(timeout=WAIT_SECONDS_MAX)
         node.call(node.layer.cancel_all)
         wait_until(lambda: node.layer.states()["CANCELLED"] == 2)
         assert worker.drain()
 
 
 def test_an_attempt_over_its_time_is_told_and_keeps_its_slot() -> None:
-    layer = MemoryLayer(attempt_timeout_ms=200)
+    layer = MemoryLayer(lease_ms=5_000, attempt_timeout_ms=200)
     reasons: list[Any] = []
     go_on = threading.Event()
     with running_node(layer) as node:
@@ -302,9 +306,9 @@ def test_an_attempt_over_its_time_is_told_and_keeps_its_slot() -> None:
 
         @worker.task("echo@1", recovery="REPLAY_SAFE")
         def handler(_params: Any, context: TaskContext) -> None:
-            assert context.cancelled.wait(5)
+            assert context.cancelled.wait(WAIT_SECONDS_MAX)
             reasons.append(context.cancelled.reason)
-            go_on.wait(10)
+            go_on.wait(WAIT_SECONDS_MAX)
 
         worker.start()
         node.call(layer.submit)
@@ -330,14 +334,14 @@ def test_r169_a_drain_lets_work_end_and_returns_what_cannot() -> None:
     started = threading.Semaphore(0)
     stuck = threading.Event()
     with running_node(MemoryLayer()) as node:
-        worker = make_worker(node, capacity=3, drain_seconds=0.8)
+        worker = make_worker(node, capacity=3, drain_seconds=3)
 
         @worker.task("echo@1", recovery="REPLAY_SAFE")
         def handler(params: Any, context: TaskContext) -> Any:
             started.release()
             if params == "slow":
-                context.cancelled.wait(10)
-                stuck.wait(10)
+                context.cancelled.wait(WAIT_SECONDS_MAX)
+                stuck.wait(WAIT_SECONDS_MAX)
             else:
                 context.cancelled.wait(0.3)
             return params
@@ -345,14 +349,14 @@ def test_r169_a_drain_lets_work_end_and_returns_what_cannot() -> None:
         worker.start()
         node.call(lambda: node.layer.submit(params="quick"))
         node.call(lambda: node.layer.submit(params="slow"))
-        assert started.acquire(timeout=5)
-        assert started.acquire(timeout=5)
+        assert started.acquire(timeout=WAIT_SECONDS_MAX)
+        assert started.acquire(timeout=WAIT_SECONDS_MAX)
         begun = time.monotonic()
         worker.stop()
         wait_until(lambda: node.layer.sessions[0].is_draining)
         node.call(lambda: node.layer.submit(params="never"))
         assert worker.drain() is False
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 30, "long before what is stuck would end"
         stuck.set()
         outcomes_seen = sorted((item.outcome, item.ran) for _, item, _ in node.layer.results)
         assert outcomes_seen == [("RETURNED", True), ("SUCCEEDED", True)]
@@ -384,8 +388,8 @@ def test_a_wrong_credential_is_final_and_an_absent_server_is_not() -> None:
         foreign.task("echo@1", recovery="MANUAL")(print)
         with pytest.raises(WorkerRefused, match="QUEUE_OUT_OF_RANGE"):
             foreign.start()
-        port = node.port
-    absent = Worker(queues=["q"], connection=Connection(f"http://127.0.0.1:{port}", "key.secret"), drain_seconds=0.1)
+    url = f"http://127.0.0.1:{port_take()}"
+    absent = Worker(queues=["q"], connection=Connection(url, "key.secret"), drain_seconds=0.1)
     absent.task("echo@1", recovery="MANUAL")(print)
     with pytest.raises(ConnectionFailed, match="not connected"):
         absent.start(timeout=0.5)
