@@ -2,11 +2,14 @@
 
     python -m bench.offline [--runs 9]
 
-Each command is a process of its own, so everything is cold; what is printed is the median of wall-clock and of
-processor time. On a machine that others use too, run it with a real-time priority (`chrt -r 10`).
+Each command is a process of its own, so everything is cold but Python's bytecode, which an installation has and which
+is written here by a first run that is not counted. The commands are run in turn, so that a machine that others use too
+is slow for all of them alike; what is printed are medians. The span "after it" is that after the start-up, which is
+`orbit --version`.
 """
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -14,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from definitions.expression import compile_expression
 
@@ -37,22 +41,40 @@ STEP = """\
 """
 
 
+class Spans(NamedTuple):
+    """Milliseconds of wall-clock and of processor time."""
+
+    wall: float
+    processor: float
+
+
 def large(steps: int) -> str:
     """Write a definition of so many steps, no two of them alike."""
     return HEAD + "".join(STEP % {"number": number, "before": number - 1} for number in range(1, steps))
 
 
-def command(*arguments: str, runs: int) -> tuple[float, float]:
-    """Run the command line so often; return the medians of wall-clock and processor time in milliseconds."""
-    walls, processor = [], []
-    for _ in range(runs):
-        before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        whole = [sys.executable, "-m", "orbit", *arguments]
-        subprocess.run(whole, stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        walls.append(1_000 * (time.perf_counter() - begun))
-        processor.append(1_000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
-    return statistics.median(walls), statistics.median(processor)
+def command(arguments: list[str], bytecode: Path) -> Spans:
+    """Run the command line once."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "orbit", *arguments],
+        stdout=subprocess.DEVNULL,
+        env=environment | {"PYTHONPYCACHEPREFIX": str(bytecode)},
+        check=True,
+    )
+    wall = time.perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Spans(1_000 * wall, 1_000 * processor)
+
+
+def measure(commands: dict[str, list[str]], bytecode: Path, *, runs: int) -> dict[str, list[Spans]]:
+    """Run all commands in turn, so often each."""
+    for arguments in commands.values():
+        command(arguments, bytecode)
+    rounds = [{name: command(arguments, bytecode) for name, arguments in commands.items()} for _ in range(runs)]
+    return {name: [each[name] for each in rounds] for name in commands}
 
 
 def evaluation_micros(runs: int) -> float:
@@ -77,18 +99,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=9)
     runs = parser.parse_args().runs
-    print(f"load average {Path('/proc/loadavg').read_text(encoding='ascii').split()[0]}, median of {runs} runs")
+    print(f"load average {Path('/proc/loadavg').read_text(encoding='ascii').split()[0]}, medians of {runs} runs, in ms")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "large.yaml"
         file.write_text(large(STEPS), encoding="utf-8")
-        start = command("--version", runs=runs)
-        print(f"start-up                 {start[0]:6.0f} ms, {start[1]:4.0f} ms of processor time")
-        for name, path in (("check the demo", DEMO), (f"check {STEPS} steps", file)):
-            wall, processor = command("check", str(path), runs=runs)
-            print(
-                f"{name:24} {wall:6.0f} ms, {processor:4.0f} ms of processor time, {wall - start[0]:4.0f} ms after it"
-            )
-    print(f"one evaluation           {evaluation_micros(runs):6.2f} µs with 1 000 rows bound")
+        commands = {
+            "start-up": ["--version"],
+            "check --help": ["check", "--help"],
+            "check the demo": ["check", str(DEMO)],
+            f"check {STEPS} steps": ["check", str(file)],
+        }
+        spans = measure(commands, Path(folder) / "bytecode", runs=runs)
+    print(f"{'':18}{'wall-clock':>11}{'after it':>10}{'processor':>11}{'after it':>10}")
+    for name, found in spans.items():
+        wall, processor = (statistics.median(each[place] for each in found) for place in (0, 1))
+        # Compared round by round: what slows the machine down for a while slows down both.
+        pairs = list(zip(found, spans["start-up"], strict=True))
+        later = [statistics.median(own[place] - start[place] for own, start in pairs) for place in (0, 1)]
+        print(f"{name:18}{wall:11.0f}{later[0]:10.0f}{processor:11.0f}{later[1]:10.0f}")
+    print(f"one evaluation {evaluation_micros(runs):.2f} µs with 1 000 rows bound")
 
 
 if __name__ == "__main__":

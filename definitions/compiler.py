@@ -7,7 +7,6 @@ the same outcome everywhere.
 from __future__ import annotations
 
 import gc
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,7 +36,7 @@ NO_CHILDREN: Children = {}
 
 
 class Compiled(Struct, frozen=True):
-    """The outcome: a graph and no findings, or findings and no graph. `digest` is the SHA-256 of the source bytes.
+    """The outcome: a graph and no findings, or findings and no graph. `data` is the source as it came, in bytes.
 
     `identity` is the workflow and the version that the text says it is, `wanted` are the children that it names; both
     are known with findings too, if the text could be read so far.
@@ -46,9 +45,16 @@ class Compiled(Struct, frozen=True):
     graph: Graph | None
     findings: tuple[Finding, ...]
     source: str
-    digest: bytes
+    data: bytes
     identity: tuple[str, int] | None = None
     wanted: frozenset[ChildName] = frozenset()
+
+    @property
+    def digest(self) -> bytes:
+        """Hash the source: SHA-256, 32 bytes, by which a publication that is repeated is known."""
+        from hashlib import sha256  # noqa: PLC0415  (it loads OpenSSL, and who only checks has no use for it)
+
+        return sha256(self.data).digest()
 
     def render(self, file: str = "definition.yaml") -> str:
         """Write all findings for people."""
@@ -69,16 +75,15 @@ def compile_definition(
 
 def _compiled(text: bytes | str, children: Children, *, is_strict: bool, allowed: BoundLimits) -> Compiled:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    digest = hashlib.sha256(data).digest()
     if len(data) > limits.SOURCE_BYTES_MAX:
-        return _refused(Code.SOURCE_TOO_LARGE, f"a definition may have {limits.SOURCE_BYTES_MAX} bytes", digest)
+        return _refused(Code.SOURCE_TOO_LARGE, f"a definition may have {limits.SOURCE_BYTES_MAX} bytes", data)
     try:
         decoded = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
         message = f"byte {error.start + 1} is not UTF-8"
-        return _refused(Code.NOT_UTF8, message, digest, (line, column))
+        return _refused(Code.NOT_UTF8, message, data, (line, column))
     source = Source(decoded)
     findings = Findings(source)
     model = _read(source, findings)
@@ -86,7 +91,7 @@ def _compiled(text: bytes | str, children: Children, *, is_strict: bool, allowed
     if model is not None:
         woven = Weaver(replace(model, is_strict=is_strict), source, findings, children).weave()
         graph = _graph(model, woven, children, allowed=allowed, findings=findings)
-    compiled = Compiled(None if findings else graph, findings.sorted(), decoded, digest)
+    compiled = Compiled(None if findings else graph, findings.sorted(), decoded, data)
     return compiled if model is None else replace(compiled, identity=_identity(model), wanted=wanted_by(model.steps))
 
 
@@ -106,10 +111,10 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _refused(code: Code, message: str, digest: bytes, place: tuple[int, int] = (1, 1)) -> Compiled:
+def _refused(code: Code, message: str, data: bytes, place: tuple[int, int] = (1, 1)) -> Compiled:
     findings = Findings(Source(""))
     findings.at(code, place, message)
-    return Compiled(None, findings.sorted(), "", digest)
+    return Compiled(None, findings.sorted(), "", data)
 
 
 def _read(source: Source, findings: Findings) -> DefinitionModel | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from itertools import islice
 
 _CHARACTERS_MAX = 64  # the comparison is quadratic in the length, and longer names are no typing mistakes
@@ -14,6 +13,8 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the name among `names` that `name` was probably meant to be, or None."""
     if not 0 < len(name) <= _CHARACTERS_MAX:
         return None
+    from difflib import get_close_matches  # noqa: PLC0415  (a definition without mistakes needs no comparison)
+
     candidates = [other for other in islice(names, _CANDIDATES_MAX) if len(other) <= _CHARACTERS_MAX]
     folded = name.lower().replace("-", "_")
     for other in candidates:

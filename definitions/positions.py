@@ -21,12 +21,15 @@ class Positions(Struct, frozen=True):
 
     def locate(self, offset: int) -> tuple[int, int]:
         """Return the line and column of the character at `offset`."""
-        index = max(bisect_right(self.runs, offset, key=lambda run: run[_OFFSET]) - 1, 0)
-        start, line, column = self.runs[index]
+        runs = self.runs
+        index = 0 if len(runs) == 1 else max(bisect_right(runs, offset, key=lambda run: run[_OFFSET]) - 1, 0)
+        start, line, column = runs[index]
         return line, column + max(offset - start, 0)
 
     def from_offset(self, offset: int) -> Positions:
         """Return the positions of the text that begins at `offset` of this one."""
+        if offset == 0 and self.runs[0][_OFFSET] == 0:
+            return self
         line, column = self.locate(offset)
         later = tuple((start - offset, row, place) for start, row, place in self.runs if start > offset)
         return Positions(((0, line, column), *later))

@@ -38,7 +38,10 @@ class Policy(Struct, frozen=True):
 
 
 def _first(*values: _T | None, default: _T) -> _T:
-    return next((value for value in values if value is not None), default)
+    for value in values:
+        if value is not None:
+            return value
+    return default
 
 
 def policy_of(options: TaskOptions, defaults: TaskOptions, *, timeout_max: float | None = None) -> Policy | None:

@@ -54,19 +54,19 @@ class Template:
         self.source = source
         self.places = places  # JSON pointer of a string with `${` → where it stands in the file
         self.step_references = step_references  # ids of the steps whose output it reads
-        self._render = self._render_first if render is None else render
+        self._render = render
 
-    def _render_first(self, scope: Mapping[str, Json]) -> Json:
+    def _made(self) -> Renderer:
         """Compile a stored template when it is first used: loading a large graph must not hold the loop."""
         self._render, _ = _Builder(None, self.places).build(self.source, "")
-        return self._render(scope)
+        return self._render
 
     def render(self, scope: Mapping[str, Json]) -> Json:
         """Fill the holes over `scope` and return the JSON value.
 
         Raises EvaluationError, also (RESULT_TOO_LARGE) for more than 64 KiB of JSON or more than 32 levels.
         """
-        value = self._render(scope)
+        value = (self._render or self._made())(scope)
         misfit = _misfit(value) if self.places else None
         if misfit is not None:
             fault = Fault(FaultCode.RESULT_TOO_LARGE, misfit, 0)
@@ -196,9 +196,9 @@ class _Builder(Struct):
         return _text_renderer(tuple(parts)), STRING
 
     def _hole(self, source: str, positions: Positions) -> tuple[Expression | None, Type]:
-        leading = len(source) - len(source.lstrip())
-        checked = check_expression(source.strip(), self.environment, positions.from_offset(leading))
-        self.problems.extend(Located(problem, positions.from_offset(leading)) for problem in checked.problems)
+        place = positions.from_offset(len(source) - len(source.lstrip()))
+        checked = check_expression(source.strip(), self.environment, place)
+        self.problems.extend(Located(problem, place) for problem in checked.problems)
         if checked.expression:
             self.expressions.append(checked.expression)
         return checked.expression, checked.type

@@ -96,7 +96,7 @@ def check(tree: Node, environment: Environment | None) -> Report:
         checker.problem(Code.EXPRESSION_TOO_COMPLEX, tree, message)
     return Report(
         type=result,
-        problems=sorted(checker.problems, key=lambda problem: problem.offset),
+        problems=sorted(checker.problems, key=lambda problem: problem.offset) if checker.problems else [],
         step_references=frozenset(checker.references),
         cost=checker.cost,
         proves=proven(tree, outcome=True),
@@ -106,6 +106,8 @@ def check(tree: Node, environment: Environment | None) -> Report:
 
 def proven(node: Node, *, outcome: bool) -> Paths:
     """Return the paths that certainly exist once `node` gave `outcome`."""
+    if not isinstance(node, (Call, Logic, Unary)):  # most of what is asked about
+        return NOTHING
     match node:
         case Call(function="has", target=None, arguments=(argument,)) if outcome:
             path = path_of(argument)
@@ -133,14 +135,14 @@ class _Checker:
 
     def check(self, node: Node, known: Paths, *, lenient: bool = False) -> Type:
         """Return the type of `node`. `lenient`: inside has() or default(), where absence is no mistake."""
-        match node:
-            case Literal(value=value):
-                return of_value(value)
-            case Name():
-                return self._name(node)
+        match node:  # the kinds that are met most come first
             case Select(operand=operand, field=name):
                 self.cost += 1
                 return self._member(node, operand, name, known, lenient=lenient)
+            case Name():
+                return self._name(node)
+            case Literal(value=value):
+                return of_value(value)
             case Index():
                 self.cost += 1
                 return self._index(node, known, lenient=lenient)

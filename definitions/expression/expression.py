@@ -12,6 +12,7 @@ from definitions.expression.errors import EvaluationError, ExpressionInvalid, Fa
 from definitions.expression.functions import type_name
 from definitions.expression.generator import Closure, generate
 from definitions.expression.parser import parse
+from definitions.expression.syntax import Node
 from definitions.expression.types import DYN, Type
 from definitions.positions import Positions
 from orbit.jsontext import Json
@@ -23,6 +24,10 @@ _KNOWN_CHARACTERS_MAX = 100
 parse_known = lru_cache(maxsize=1_024)(parse)
 
 
+def _tree_of(source: str) -> Node:
+    return parse_known(source) if len(source) <= _KNOWN_CHARACTERS_MAX else parse(source)
+
+
 class Expression:
     """A compiled expression: immutable, without side effects, safe to share between threads and greenlets.
 
@@ -31,18 +36,16 @@ class Expression:
 
     __slots__ = ("_run", "positions", "source", "step_references")
 
-    def __init__(
-        self, source: str, run: Closure | None, *, step_references: frozenset[str], positions: Positions
-    ) -> None:
+    def __init__(self, source: str, *, step_references: frozenset[str], positions: Positions) -> None:
         self.source = source
         self.step_references = step_references  # ids of the steps whose output it reads
         self.positions = positions
-        self._run = self._run_first if run is None else run
+        self._run: Closure | None = None
 
-    def _run_first(self, scope: Mapping[str, Json]) -> Json:
-        """Compile a stored expression when it is first used: loading a large graph must not hold the loop."""
-        self._run = generate(parse(self.source))
-        return self._run(scope)
+    def _made(self) -> Closure:
+        """Make the closures when it is first used: to check, publish or load a definition nothing is evaluated."""
+        self._run = run = generate(_tree_of(self.source))
+        return run
 
     def evaluate(self, scope: Mapping[str, Json]) -> Json:
         """Return the value over `scope`, which maps the roots (`input`, `steps`, ...) to JSON values.
@@ -50,7 +53,7 @@ class Expression:
         Raises EvaluationError with the code, the words and the place in the published file.
         """
         try:
-            return self._run(scope)
+            return (self._run or self._made())(scope)
         except Fault as fault:
             raise EvaluationError(fault, self.source, self.positions) from None
 
@@ -90,13 +93,13 @@ class Checked(Struct, frozen=True):
 def check_expression(source: str, environment: Environment | None, positions: Positions = _HERE) -> Checked:
     """Parse, check and compile, and collect all problems; never raises for bad text."""
     try:
-        tree = parse_known(source) if len(source) <= _KNOWN_CHARACTERS_MAX else parse(source)
+        tree = _tree_of(source)
     except SyntaxProblem as error:
         return Checked(None, DYN, (error.problem,))
     report = check(tree, environment)
     if report.problems:
         return Checked(None, report.type, tuple(report.problems), report.proves, report.refutes)
-    expression = Expression(source, generate(tree), step_references=report.step_references, positions=positions)
+    expression = Expression(source, step_references=report.step_references, positions=positions)
     return Checked(expression, report.type, (), report.proves, report.refutes)
 
 
@@ -109,5 +112,5 @@ def compile_expression(source: str, *, positions: Positions = _HERE) -> Expressi
 
 
 def stored_expression(source: str, *, positions: Positions, step_references: frozenset[str]) -> Expression:
-    """Return an expression that was compiled and stored before; it is compiled again when it is first used."""
-    return Expression(source, None, step_references=step_references, positions=positions)
+    """Return an expression that was compiled and stored before."""
+    return Expression(source, step_references=step_references, positions=positions)

@@ -36,14 +36,19 @@ class Token(Struct):
     value: str | int | float | None = None
 
 
+# Whatever the text is, its tokens are all of it: the last alternative takes what has no meaning, and the end. What is
+# met most comes first, so that a name is told from `r"..."` and a dot from `.5` by looking ahead.
 _TOKEN = re.compile(
     r"""
-    (?P<space>[ \t\r\n]+)
-  | (?P<double>(?:\d+\.\d+|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
-  | (?P<int>0[xX][0-9a-fA-F]+|\d+)
-  | (?P<string>[rR](?:"[^"\r\n]*"|'[^'\r\n]*')|"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')
-  | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<operator>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:.,()\[\]{}])
+    ([ \t\r\n]*+)
+    (?:
+        ((?![rR](?:"[^"\r\n]*"|'[^'\r\n]*'))[A-Za-z_][A-Za-z0-9_]*+)
+      | (\.(?!\d)|[(),:\[\]{}+*/%?-]|&&|\|\||[=!<>]=|[<>!])
+      | ([rR](?:"[^"\r\n]*"|'[^'\r\n]*')|"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')
+      | ((?:\d+\.\d+|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+      | (0[xX][0-9a-fA-F]+|\d+)
+      | ([^ \t\r\n]|\Z)
+    )
     """,
     re.VERBOSE,
 )
@@ -79,45 +84,41 @@ def tokenize(source: str) -> list[Token]:
     """Split `source` into tokens, the last of kind END. Raises SyntaxProblem."""
     tokens: list[Token] = []
     offset = 0
-    match_token = _TOKEN.match
-    end = len(source)
-    while offset < end:
-        match = match_token(source, offset)
-        if match is None:
+    for space, name, operator, string, double, integer, unknown in _TOKEN.findall(source):
+        offset += len(space)
+        if operator:
+            tokens.append(Token(TokenKind.OPERATOR, operator, offset))
+            offset += len(operator)
+            continue
+        if unknown:
             raise _unreadable(source, offset)
-        group = match.lastgroup
-        text = match.group()
-        if group == "name":
-            tokens.append(Token(TokenKind.NAME, text, offset))
-        elif group == "operator":
-            tokens.append(Token(TokenKind.OPERATOR, text, offset))
-        elif group != "space":
-            tokens.append(_literal(str(group), text, offset))
-        if group in _CROWDED and len(tokens) > 1:
-            _check_neighbours(tokens[-2], tokens[-1])
-        offset = match.end()
-    tokens.append(Token(TokenKind.END, "", end))
+        if name:
+            token = Token(TokenKind.NAME, name, offset)
+        elif string:
+            token = Token(TokenKind.STRING, string, offset, _string(string, offset))
+        elif integer:
+            token = Token(TokenKind.INT, integer, offset, _integer(integer, offset))
+        elif double:
+            token = Token(TokenKind.DOUBLE, double, offset, _double(double, offset))
+        else:
+            break
+        if not space and tokens:
+            _check_neighbours(tokens[-1], token)
+        tokens.append(token)
+        offset += len(token.text)
+    tokens.append(Token(TokenKind.END, "", len(source)))
     return tokens
 
 
-_CROWDED = frozenset({"name", "string"})  # what must not stand right behind a literal
-
-
-def _literal(group: str, text: str, offset: int) -> Token:
-    if group == "int":
-        return Token(TokenKind.INT, text, offset, _integer(text, offset))
-    if group == "double":
-        value = float(text)
-        if value in (float("inf"), float("-inf")):
-            raise SyntaxProblem(Problem(Code.NUMBER_RANGE, offset, f"{text[:40]} is too large for a double"))
-        return Token(TokenKind.DOUBLE, text, offset, value)
-    return Token(TokenKind.STRING, text, offset, _string(text, offset))
+def _double(text: str, offset: int) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise SyntaxProblem(Problem(Code.NUMBER_RANGE, offset, f"{text[:40]} is too large for a double"))
+    return value
 
 
 def _check_neighbours(left: Token, right: Token) -> None:
     """Refuse `1u`, `12px`, `b"x"` and triple quotes, which would else read as two tokens side by side."""
-    if left.offset + len(left.text) != right.offset:
-        return
     if left.kind in (TokenKind.INT, TokenKind.DOUBLE) and right.kind is TokenKind.NAME:
         if right.text in ("u", "U"):
             raise _fail(left.offset, "unsigned numbers are not part of the language", f"write {left.text}")

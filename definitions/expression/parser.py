@@ -80,6 +80,7 @@ class _Parser:
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._peek = tokens[0]  # the token at that place
         self._nodes = 0
         self._depth = 0
 
@@ -91,21 +92,18 @@ class _Parser:
             raise self._unexpected("an operator or the end")
         return node
 
-    @property
-    def _peek(self) -> Token:
-        return self._tokens[self._at]
-
     def _at_end(self) -> bool:
         return self._peek.kind is TokenKind.END
 
     def _next(self) -> Token:
-        token = self._tokens[self._at]
+        token = self._peek
         self._at += 1
+        self._peek = self._tokens[self._at]
         return token
 
     def _is(self, text: str) -> bool:
         # A literal's text has its quotes or digits, so no literal is taken for an operator.
-        return self._tokens[self._at].text == text
+        return self._peek.text == text
 
     def _expect(self, text: str) -> Token:
         if not self._is(text):
@@ -232,14 +230,14 @@ class _Parser:
     def _primary(self) -> Node:
         token = self._peek
         match token.kind:
+            case TokenKind.NAME:
+                return self._name()
             case TokenKind.INT:
                 self._next()
                 return self._made(self._integer(token, int(token.value or 0), token.offset))
             case TokenKind.DOUBLE | TokenKind.STRING:
                 self._next()
                 return self._made(Literal(token.value, token.offset))
-            case TokenKind.NAME:
-                return self._name()
             case TokenKind.OPERATOR if token.text == "(":
                 self._next()
                 node = self._expression()

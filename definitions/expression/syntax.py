@@ -126,13 +126,14 @@ def path_of(node: Node) -> tuple[str, ...] | None:
     """Return `("steps", "a", "output")` for `steps.a.output` and for `steps.a["output"]`, None for what is no path."""
     names: list[str] = []
     while True:
+        if isinstance(node, Select):  # asked for at every part of every path, and nearly always this
+            names.append(node.field)
+            node = node.operand
+            continue
         match node:
             case Name(name=name):
                 names.append(name)
                 return tuple(reversed(names))
-            case Select(operand=operand, field=field):
-                names.append(field)
-                node = operand
             case Index(operand=operand, index=Literal(value=str() as key)):
                 names.append(key)
                 node = operand

@@ -1,8 +1,12 @@
 """`orbit worker`: run a worker of the user's in this process, until it is told to stop."""
 
+import gc
 import sys
 
 import click
+
+# Python's own, which the command line raises for commands that soon end: what handlers leave is to go soon.
+_COLLECTOR_THRESHOLDS = (700, 10, 10)
 
 
 @click.command()
@@ -20,4 +24,5 @@ def worker(target: str, capacity: int | None, queues: tuple[str, ...], drain_sec
     """
     from orbit.sdk.run import run_worker
 
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     sys.exit(run_worker(target, capacity=capacity, queues=queues, drain_seconds=drain_seconds))

@@ -8,6 +8,7 @@ import pytest
 from definitions import limits
 from definitions.codes import Code
 from definitions.expression import EvaluationError, ExpressionInvalid, compile_expression
+from definitions.expression.lexer import TokenKind, tokenize
 from definitions.positions import Positions
 
 SCOPE: dict[str, Any] = {
@@ -120,6 +121,29 @@ def test_c036_integers_keep_every_digit() -> None:
     assert compile_expression("input.neg == -9223372036854775808").evaluate(scope) is True
     assert compile_expression("input.f == 0.1").evaluate(scope) is True
     assert compile_expression("input").evaluate(scope) == scope["input"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (" \t", []),
+        ("a ", [("a", 0)]),
+        ("a.b .5", [("a", 0), (".", 1), ("b", 2), (".5", 4)]),
+        ("a.5", [("a", 0), (".5", 1)]),
+        ("1..2", [("1", 0), (".", 1), (".2", 2)]),
+        ("r'x\\' + rest['r']", [("r'x\\'", 0), ("+", 6), ("rest", 8), ("[", 12), ("'r'", 13), ("]", 16)]),
+        ("x<=-1e3", [("x", 0), ("<=", 1), ("-", 3), ("1e3", 4)]),
+        ("0xFFin", None),
+    ],
+)
+def test_a_text_is_split_without_a_gap_and_has_one_end(text: str, tokens: list[tuple[str, int]] | None) -> None:
+    if tokens is None:
+        with pytest.raises(ExpressionInvalid):
+            compile_expression(text)
+        return
+    found = tokenize(text)
+    assert [(token.text, token.offset) for token in found] == [*tokens, ("", len(text))]
+    assert [token.kind for token in found].count(TokenKind.END) == 1
 
 
 def test_condition_takes_nothing_for_true_but_true() -> None:
