@@ -15,10 +15,21 @@ from msgspec.structs import replace
 
 from definitions import joins
 from definitions.joins import Needs
-from definitions.limits import ATTEMPTS_LOST_MAX, BACKOFF_SECONDS_MAX, DEFERRALS_MAX, VALUE_BYTES_MAX
+from definitions.limits import (
+    ATTEMPTS_LOST_MAX,
+    BACKOFF_SECONDS_MAX,
+    DEFERRALS_MAX,
+    ERROR_BYTES_MAX,
+    PROGRESS_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
 
-# What a node leaves behind beside its values: its row, its history and its task rows, rounded up.
+# What a node leaves behind beside its values: its row and its history, rounded up.
 RECORD_BYTES = 4 * 1024
+# What an attempt leaves behind: its row with its last progress; and, where it did not only put its task off, its error,
+# its report's, and an output that came too late and is kept as evidence.
+DEFERRAL_BYTES = 1024 + PROGRESS_BYTES_MAX
+ATTEMPT_BYTES = DEFERRAL_BYTES + 2 * ERROR_BYTES_MAX + VALUE_BYTES_MAX
 
 
 class Bounds(Struct, frozen=True):
@@ -120,7 +131,10 @@ def task(*, attempts_max: int, start_within_seconds: float, timeout_seconds: flo
         tasks=1,
         attempts=attempts_total(attempts_max),
         concurrent_tasks=1,
-        stored_bytes=2 * VALUE_BYTES_MAX + RECORD_BYTES,
+        stored_bytes=2 * VALUE_BYTES_MAX
+        + RECORD_BYTES
+        + executions_total(attempts_max) * ATTEMPT_BYTES
+        + DEFERRALS_MAX * DEFERRAL_BYTES,
         active_seconds=start_within_seconds + timeout_seconds + overrun_seconds,
     )
 

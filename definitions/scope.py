@@ -228,9 +228,13 @@ class Catalogue:
                 False,
             )
         if here is not None:
-            for (block, kind, label), (other, _, own) in zip(declared.blocks, here.blocks, strict=False):
+            for (block, kind, label), (other, way, own) in zip(declared.blocks, here.blocks, strict=False):
                 if block != other:
                     break
+                if isinstance(way, HandlerModel) and not isinstance(kind, HandlerModel):
+                    return f"it is a part of `{block}`, whose failure is handled here", False
+                if isinstance(kind, HandlerModel) and not isinstance(way, HandlerModel):
+                    return f"it runs only if `{block}` fails", False
                 if label != own and isinstance(kind, ParallelModel):
                     reason, guardable = _beside(block, kind, label, own)
                     return (guardable and _per_item(declared.blocks[shared:])) or (reason, guardable)

@@ -1,20 +1,24 @@
-"""Random workflow definitions as YAML text that compiles: what publishing proves of them is held against runs."""
+"""Random workflow definitions as YAML text that compiles: what publishing proves of them is held against runs.
+
+Some have children, which are random definitions too.
+"""
 
 import random
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
+from definitions.children import Child, ChildName, child_of
 from definitions.codes import Code
 from definitions.compiler import compile_definition
 from definitions.graph import Graph
 
 HEAD = """\
 orbit: weave/1
-workflow: random
+workflow: {name}
 version: 1
-on_failure: fail
-defaults: {queue: q, start_within: 20s, attempt_timeout: 5s, retry: {max_attempts: 2, backoff: 1s}}
-input: {type: object, required: [flags], properties: {flags: {type: array, items: {type: boolean}}}}
+on_failure: {on_failure}
+defaults: {{queue: q, start_within: {start_within}, attempt_timeout: 5s, retry: {{max_attempts: 2, backoff: 1s}}}}
+input: {{type: object, required: [flags], properties: {{flags: {{type: array, items: {{type: boolean}}}}}}}}
 """
 
 
@@ -25,8 +29,11 @@ class Writer:
     chance: random.Random
     daring: float  # how often a step is read bare although it may have been skipped, which the compiler must refuse
     maybe: list[str] = field(default_factory=list)
+    children: tuple[str, ...] = ()
     in_items: bool = False
-    loops: int = 0
+    in_undone: bool = False  # whether the block around is undone as a whole
+    once: int = 0  # steps of which a block around them can't be done once more
+    undone: int = 0
 
     def condition(self) -> str:
         if self.in_items and self.chance.random() < 0.5:
@@ -75,33 +82,21 @@ class Writer:
         name = f"s{self.chance.randrange(10**9)}"
         loops = [] if self.in_items else ["foreach"] * depth
         kind = self.chance.choice(
-            ["task", "task", "set", "wait", "signal", "poll", "end", *["branch", "parallel", "needs"] * depth, *loops]
-        )
-        is_conditional = kind == "end" or self.chance.random() < 0.25
+            ["task", "task", "set", "wait", "until", "signal", "poll", "end", "fail", *["child"] * bool(self.children),
+             *["branch", "parallel", "needs"] * depth, *loops]
+        )  # fmt: skip
+        is_conditional = kind in {"end", "fail"} or self.chance.random() < 0.25
         yield f"{indent}- id: {name}"
         if is_conditional:
             yield f"{indent}  when: {self.condition()}"
-        inside, loops_before = list(certain), self.loops
+        on_timeout = self.chance.choice(["fail", "continue"])
+        inside, once_before = list(certain), self.once
         is_block = kind in {"branch", "parallel", "needs", "foreach"}
-        is_handled = kind in {"task", "poll"} or (is_block and self.chance.random() < 0.4)
+        is_handled = kind in {"task", "poll", "child", "until"} or (is_block and self.chance.random() < 0.4)
+        may_undo = is_block or kind in {"task", "poll", "child", "wait", "until", "signal"}
+        is_undone = may_undo and not self.in_undone and self.chance.random() < 0.25
+        outer, self.in_undone = self.in_undone, self.in_undone or is_undone
         match kind:
-            case "task":
-                yield f"{indent}  task: t.a@1"
-                yield f"{indent}  input: {self.reference(certain)}"
-            case "set":
-                yield f"{indent}  set: {{v: {self.reference(certain)}}}"
-            case "wait":
-                yield f"{indent}  wait: {{for: {self.chance.randint(1, 90)}s}}"
-            case "signal":
-                ending = self.chance.choice(["fail", "continue"])
-                is_conditional = is_conditional or ending == "continue"
-                yield f"{indent}  wait: {{signal: go, timeout: {self.chance.randint(1, 90)}s, on_timeout: {ending}}}"
-            case "poll":
-                yield (
-                    f"{indent}  poll: {{task: t.p@1, input: {self.reference(certain)}, done_when: output.done == true, "
-                    f"every: {self.chance.randint(1, 9)}s, max_rounds: {self.chance.randint(1, 4)}, timeout: "
-                    f"{self.chance.choice(['10s', '5m'])}, on_round_error: {self.chance.choice(['fail', 'continue'])}}}"
-                )
             case "branch":
                 yield from self.branch(depth, indent, certain)
             case "parallel":
@@ -118,15 +113,58 @@ class Writer:
             case "foreach":
                 yield from self.foreach(depth, indent, list(certain))
             case _:
-                yield f"{indent}  return: {{}}"
+                yield from self.leaf(kind, indent, certain, on_timeout=on_timeout)
         has_lane = is_handled and depth > 0 and self.chance.random() < (0.5 if is_block else 0.2)
         if is_handled:
-            may_retry = self.loops == loops_before + (kind == "foreach")
+            is_safe = is_block and self.once == once_before + (kind == "foreach") and not is_undone
+            may_retry = kind in {"task", "poll"} or is_safe
             yield from self.handlers(indent, certain, has_lane=has_lane, may_retry=may_retry)
+        self.in_undone = outer
+        if is_undone:
+            self.once += 1
+            self.undone += 1
+            has_output = kind in {"task", "poll", "foreach", "signal"}
+            known = f"'${{ has(steps.{name}.output) }}'" if has_output else "null"
+            yield f"{indent}  compensate: {{task: t.u@1, input: {known}}}"
+        is_conditional = is_conditional or (kind == "signal" and on_timeout == "continue")
         if kind in {"foreach", "task", "set", "poll", "signal"}:
             (self.maybe if is_conditional or has_lane else inside).append(name)
         if not is_conditional:
             certain[:] = inside
+
+    def leaf(self, kind: str, indent: str, certain: list[str], *, on_timeout: str) -> Iterator[str]:
+        """Write what a step does that is no block."""
+        match kind:
+            case "task":
+                yield f"{indent}  task: t.a@1"
+                yield f"{indent}  input: {self.reference(certain)}"
+            case "set":
+                yield f"{indent}  set: {{v: {self.reference(certain)}}}"
+            case "wait":
+                yield f"{indent}  wait: {{for: {self.chance.randint(1, 90)}s}}"
+            case "until":
+                at = f"'1970-01-01T00:{self.chance.randrange(60):02}:00Z'"
+                timeout = f"timeout: {self.chance.randint(1, 900)}s, on_timeout: {on_timeout}"
+                yield f'{indent}  wait: {{until: "{at}", {timeout}}}'
+            case "child":
+                self.once += 1
+                yield f"{indent}  workflow: {self.chance.choice(self.children)}"
+                yield f"{indent}  input: {{flags: '${{ input.flags }}'}}"
+                if self.chance.random() < 0.3:
+                    yield f"{indent}  timeout: {self.chance.randint(1, 900)}s"
+            case "fail":
+                yield f"{indent}  fail: {{code: BROKEN, message: no more}}"
+            case "signal":
+                timeout = f"timeout: {self.chance.randint(1, 90)}s, on_timeout: {on_timeout}"
+                yield f"{indent}  wait: {{signal: go, {timeout}}}"
+            case "poll":
+                yield (
+                    f"{indent}  poll: {{task: t.p@1, input: {self.reference(certain)}, done_when: output.done == true, "
+                    f"every: {self.chance.randint(1, 9)}s, max_rounds: {self.chance.randint(1, 6)}, timeout: "
+                    f"{self.chance.randint(5, 200)}s, on_round_error: {self.chance.choice(['fail', 'continue'])}}}"
+                )
+            case _:
+                yield f"{indent}  return: {{}}"
 
     def branch(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         yield f"{indent}  branch:"
@@ -138,7 +176,7 @@ class Writer:
 
     def foreach(self, depth: int, indent: str, certain: list[str]) -> Iterator[str]:
         outside, self.maybe, self.in_items = self.maybe, list(self.maybe), True
-        self.loops += 1
+        self.once += 1
         yield f"{indent}  foreach:"
         lists = ["input.flags", "input.flags", "'[]'", "'[true, false, true]'"]
         yield f"{indent}    items: {self.chance.choice(lists)}"
@@ -177,19 +215,49 @@ class Writer:
         yield f'{indent}    - {{match: "*", then: continue, value: "${{ error.code }}"}}'
 
 
-def definition(seed: int, depth: int = 2) -> tuple[str, Graph]:
+@dataclass(slots=True, frozen=True)
+class Family:
+    """A definition that compiles, and its children."""
+
+    text: str
+    graph: Graph
+    children: dict[ChildName, Child]
+    graphs: dict[tuple[str, int], Graph]
+
+
+def family(seed: int, depth: int = 2, *, name: str = "random", generations: int = 0) -> Family:
     """Make a random definition that compiles; the compiler refuses about half of the first attempts, as it must.
 
     With a `depth` of 0 it is one step: what many steps leave over of their bounds would hide what one takes too much.
     """
+    below = [
+        family(seed + number + 1, min(depth, 1), name=f"{name}_{number}", generations=generations - 1)
+        for number in range(2 if generations else 0)
+    ]
+    children = {ChildName(each.graph.workflow): child_of(each.graph) for each in below}
+    graphs = {key: graph for each in below for key, graph in each.graphs.items()}
     for attempt in range(100):
-        writer = Writer(random.Random(seed * 100 + attempt), daring=0.3 if attempt < 2 else 0.0)
-        text = (
-            f"{HEAD}steps:\n" + "\n".join(writer.block(depth, "  ", []) if depth else writer.step(0, "  ", [])) + "\n"
-        )
-        compiled = compile_definition(text)
+        chance = random.Random(seed * 100 + attempt)
+        names = tuple(each.workflow for each in children)
+        writer = Writer(chance, daring=0.3 if attempt < 2 else 0.0, children=names)
+        lines = "\n".join(writer.block(depth, "  ", []) if depth else writer.step(0, "  ", []))
+        if writer.undone and chance.random() < 0.5:
+            lines += "\n  - {id: broken, fail: {code: BROKEN, message: all of it}}"
+        undoes = (writer.undone or "workflow: " in lines) and chance.random() < 0.7
+        # Where little time is lost before a start, little of it is left to hide what a bound takes too little.
+        start_within = chance.choice(["500ms", "20s"])
+        head = HEAD.format(name=name, on_failure="compensate" if undoes else "fail", start_within=start_within)
+        text = f"{head}steps:\n{lines}\n"
+        compiled = compile_definition(text, children)
         if compiled.graph is not None:
-            return text, compiled.graph
+            known = {**graphs, (name, 1): compiled.graph}
+            return Family(text, compiled.graph, children, known)
         codes = {finding.code for finding in compiled.findings}
         assert codes == {Code.UNCERTAIN_REFERENCE}, compiled.render()
     raise AssertionError("the writer makes nothing that compiles")
+
+
+def definition(seed: int, depth: int = 2) -> tuple[str, Graph]:
+    """Make a random definition without children that compiles."""
+    made = family(seed, depth)
+    return made.text, made.graph

@@ -56,6 +56,15 @@ def test_every_block_may_have_every_handler(kind: str, on_error: str) -> None:
     assert flow.nodes[guard.face].handlers == opener.handlers
 
 
+@pytest.mark.parametrize(
+    "kind", [BOTH, PICK, EACH, "parallel: {steps: [{id: a, task: t.a@1}, {id: b, task: t.b@1, needs: [a]}]}"]
+)
+def test_a_handlers_steps_read_nothing_of_the_block_that_has_failed(kind: str) -> None:
+    lane = 'on_error: [{match: X, steps: [{id: h, task: t.h@1, input: "${ default(steps.a.output, null) }"}]}]'
+    (finding,) = compiled(f"  - {{id: x, {kind}, {lane}}}\n").findings
+    assert finding.message == "step `a` can't be read here: it is a part of `x`, whose failure is handled here"
+
+
 def test_what_is_certain_behind_a_block_is_so_no_more_where_its_failure_is_handled() -> None:
     assert compiled(block(BOTH, "{match: X, then: fail}", "steps.a.output")).findings == ()
     for on_error in (GOES_ON, LANE):

@@ -398,6 +398,8 @@ def test_a_task_may_be_what_pulse_accepts() -> None:
     assert limits.ATTEMPTS_DEFAULT == pulse_limits.ATTEMPTS_DEFAULT
     assert limits.ATTEMPTS_LOST_MAX == pulse_limits.LOST_MAX
     assert limits.DEFERRALS_MAX == pulse_limits.DEFERRALS_MAX
+    assert limits.ERROR_BYTES_MAX == pulse_limits.ERROR_BYTES_MAX
+    assert limits.PROGRESS_BYTES_MAX == pulse_limits.PROGRESS_BYTES_MAX
     assert limits.PRIORITY_MAX == pulse_limits.PRIORITY_MAX
     assert limits.PRIORITY_DEFAULT == pulse_limits.PRIORITY_DEFAULT
     assert limits.BACKOFF_SECONDS_MIN * second == pulse_limits.BACKOFF_MICROS_MIN

@@ -49,8 +49,21 @@ def text_of(kind: str, example: str) -> str | bytes:
     )
 
 
-def examples(code: str) -> dict[str, str | bytes]:
-    return {outcome: text_of(kind, example) for kind, outcome, example in EXAMPLE.findall(SECTIONS[code])}
+Pair = tuple[str | bytes, str | bytes]
+
+
+def examples(code: str) -> list[Pair]:
+    """Give the failing examples of a code, each with the mended one behind it."""
+    found = [(outcome, text_of(kind, example)) for kind, outcome, example in EXAMPLE.findall(SECTIONS[code])]
+    failing, mended = found[::2], found[1::2]
+    assert {outcome for outcome, _ in failing} == {"fails"}, f"the examples of {code} do not alternate"
+    assert {outcome for outcome, _ in mended} == {"passes"}, f"the examples of {code} do not alternate"
+    return [(bad, good) for (_, bad), (_, good) in zip(failing, mended, strict=True)]
+
+
+PAIRS = [
+    pytest.param(code, pair, id=f"{code}-{number}") for code in Code for number, pair in enumerate(examples(code), 1)
+]
 
 
 def test_every_code_is_listed_once_and_nothing_else() -> None:
@@ -58,31 +71,35 @@ def test_every_code_is_listed_once_and_nothing_else() -> None:
     assert sorted(listed) == sorted(Code)
 
 
-@pytest.mark.parametrize("code", Code)
-def test_the_failing_example_has_this_finding(code: Code) -> None:
-    compiled = compile_definition(examples(code)["fails"], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD)
+@pytest.mark.parametrize(("code", "pair"), PAIRS)
+def test_the_failing_example_has_this_finding(code: Code, pair: Pair) -> None:
+    compiled = compile_definition(pair[0], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD)
     found = {finding.code for finding in compiled.findings}
     if code is Code.TOO_MANY_FINDINGS:
         assert compiled.findings[-1].code is code
         found = {code}
     assert found == {code}, compiled.render()
     assert compiled.graph is None
-
-
-@pytest.mark.parametrize("code", Code)
-def test_the_mended_example_compiles(code: Code) -> None:
-    compiled = compile_definition(examples(code)["passes"], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD)
-    assert compiled.graph is not None, compiled.render()
-
-
-@pytest.mark.parametrize("code", Code)
-def test_every_finding_points_into_the_text(code: Code) -> None:
-    for finding in compile_definition(
-        examples(code)["fails"], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD
-    ).findings:
+    for finding in compiled.findings:
         assert finding.line >= 1
         assert finding.column >= 1
         assert finding.caret <= len(finding.excerpt) + 1
+
+
+@pytest.mark.parametrize(("code", "pair"), PAIRS)
+def test_the_mended_example_compiles(code: Code, pair: Pair) -> None:
+    compiled = compile_definition(pair[1], CHILDREN, is_strict=code is Code.UNDECLARED_FIELD)
+    assert compiled.graph is not None, compiled.render()
+
+
+def test_every_contradiction_of_a_block_has_an_example_of_its_own() -> None:
+    found = " ".join(
+        finding.message
+        for failing, _ in examples(Code.CONTRADICTION)
+        for finding in compile_definition(failing, CHILDREN).findings
+    )
+    for what in ("is a child workflow", "does last could be undone", "all items of", "already", "undoes nothing"):
+        assert what in found
 
 
 def test_the_page_on_expressions_names_every_function_and_run_time_error() -> None:
