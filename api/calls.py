@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import falcon
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from api.bodies import json_read, meaning_of, model_read
-from api.envelope import JSON_TYPE, NO_SUCH_RESOURCE, page_body, success_body
+from api.envelope import JSON_TYPE, NO_SUCH_RESOURCE, page_body, success_body, success_body_of
 from api.models.fields import KEY_PATTERN, Request
 from api.queries import Query
 from orbit.access import Credential, Scope
@@ -133,6 +133,10 @@ class Call:
     def data(self, data: Json, *, status: int = 200) -> Reply:
         """Answer with data."""
         return Reply(success_body(self.request_id, data), status)
+
+    def data_written(self, data: bytes | Raw) -> Reply:
+        """Answer with data that is JSON text already, such as a large document as it is stored."""
+        return Reply(success_body_of(self.request_id, bytes(data)))
 
     def page(self, items: Sequence[Json], next_cursor: str | None) -> Reply:
         """Answer with one page of a list."""

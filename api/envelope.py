@@ -46,6 +46,11 @@ def success_body(request_id: bytes, data: Json) -> bytes:
     return dumps({"request_id": to_hex(request_id), "data": data})
 
 
+def success_body_of(request_id: bytes, written: bytes) -> bytes:
+    """Write the envelope around data that is JSON text already."""
+    return b'{"request_id":"%b","data":%b}' % (to_hex(request_id).encode(), written)
+
+
 def page_body(request_id: bytes, items: list[Json], next_cursor: str | None) -> bytes:
     """Write the envelope of one page of a list; `next_cursor` is null on the last page."""
     return dumps({"request_id": to_hex(request_id), "data": items, "next_cursor": next_cursor})

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,9 +25,11 @@ from api.app import app_make
 from api.authentication import Authenticator
 from api.backlog import BacklogCollector
 from api.dispatch_metrics import MeasuredDispatcher
+from api.graph_reader import GraphReader
 from api.in_flight import InFlight, InFlightCollector
 from api.installation import installation_check
 from api.listener import ListenerLimits, NodeServer
+from api.native_thread import NativeThread
 from api.openapi import document_make
 from api.resources.applications import Applications
 from api.resources.batches import Batches
@@ -49,7 +52,7 @@ from api.resources.workflows import Workflows
 from api.watchdog import Watchdog
 from api.worker_gate import WorkerGate
 from api.worker_session import SessionLimits
-from definitions.registry import graph_load, version_to_start
+from definitions.registry import version_to_start
 from engine.batch import Advancer
 from engine.control import Controls, Told
 from engine.follow import Follower
@@ -92,7 +95,9 @@ class Node:
         self.authenticator = Authenticator(database)
         self.pulse = PulseNode(database, name=name)
         tasks = PulseTasks(self.pulse)
-        advancer = Advancer(Flows(graph_load), tasks)
+        self.graphs = GraphReader()
+        self.compiler = NativeThread()
+        advancer = Advancer(Flows(self.graphs.load), tasks)
         self.watchers = Watchers(database)
         self.runner = Runner(database, advancer, on_changed=self.watchers.instances_changed)
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
@@ -113,7 +118,6 @@ class Node:
                 node=name,
             ),
         )
-        self.workflows = Workflows(database)
         node_resource = NodeResource(self.state, self.metrics, probe=self._probe, collectors=self._collectors)
         self.operations = [
             *node_resource.operations(),
@@ -124,10 +128,10 @@ class Node:
             *TaskRecovery(database, self.pulse).operations(),
             *Batches(database, self.pulse, advancer.flows).operations(),
             *TaskTypes(database, self.pulse).operations(),
-            *self.workflows.operations(),
-            *WorkflowVersions(database).operations(),
+            *Workflows(database, self.graphs, self.compiler).operations(),
+            *WorkflowVersions(database, self.graphs, self.compiler).operations(),
             *InstanceResource(instances).operations(),
-            *InstanceGraphs(instances, self.workflows.compilers).operations(),
+            *InstanceGraphs(instances, self.compiler).operations(),
             *InstanceMoves(forks, migrations).operations(),
             *InstanceControl(controls, recoveries).operations(),
             *Namespaces(NamespaceLimits(database)).operations(),
@@ -166,7 +170,8 @@ class Node:
         self.runner.stop()
         self.starter.stop()
         self.pulse.stop()
-        self.workflows.stop()
+        self.graphs.stop()
+        self.compiler.stop()
         self.watchdog.stop()
 
     def _probe(self) -> None:
@@ -195,6 +200,9 @@ class Node:
 
 # A batch makes some thousand objects that die by reference counting; a collection every 700 finds nothing.
 _GC_THRESHOLDS = (20_000, 20, 50)
+# How long a native thread may go on before the event loop has its turn, each time the loop comes back from waiting.
+# With Python's own 5 ms an answer that takes a few turns is late by as many times that while something is compiled.
+_TURN_SECONDS = 0.000_5
 
 
 def serve(settings: Settings, *, shared_port: bool = False, on_listening: Callable[[str], None] | None = None) -> int:
@@ -225,6 +233,7 @@ def serve(settings: Settings, *, shared_port: bool = False, on_listening: Callab
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(_TURN_SECONDS)
     host, port = listening.getsockname()[:2]
     url = f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("node.listening", extra={"url": url, "node": name})

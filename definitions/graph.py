@@ -79,7 +79,7 @@ class RetrySpec(Struct, frozen=True):
     backoff_seconds_max: float
 
 
-class TaskSpec(Struct, frozen=True):
+class TaskSpec(Struct, frozen=True, gc=False):
     """How a TASK node, or one round of a POLL node, is submitted to Pulse."""
 
     type: str  # task type, without its version
@@ -104,7 +104,7 @@ class Handling(StrEnum):
     FAIL = "fail"  # the instance fails, whoever else could still go on
 
 
-class Handler(Struct, frozen=True):
+class Handler(Struct, frozen=True, gc=False):
     """One entry of a step's `on_error`; `match` is an error code, a failure class, or `*` for all."""
 
     match: str
@@ -123,7 +123,7 @@ def handler_case(index: int) -> str:
     return f"{HANDLER_CASE}{index + 1}"
 
 
-class Case(Struct, frozen=True):
+class Case(Struct, frozen=True, gc=False):
     """One case of a BRANCH: its label on the edges and its condition; `when` is None for `else`."""
 
     label: str
@@ -281,7 +281,7 @@ Spec = (
 )
 
 
-class Node(Struct, frozen=True):
+class Node(Struct, frozen=True, gc=False):
     """One node; `id` is the author's step id, a JOIN's is `<block id>.end`. Line and column are those of the step.
 
     `inside` is the innermost parallel lane around it: the FORK's id and the lane's label.

@@ -336,7 +336,7 @@ def _spec_from_json(kind: NodeKind, document: Document | None) -> Spec:
         case NodeKind.WAIT:
             return WaitSpec(**document)
         case NodeKind.POLL:
-            changed = {
+            changed: Document = {
                 "task": _task_from_json(document["task"]),
                 "done_when": _certain_expression(document["done_when"]),
                 "fail_when": _expression_from_json(document["fail_when"]),

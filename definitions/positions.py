@@ -14,7 +14,7 @@ from msgspec import Struct
 _OFFSET, _LINE, _COLUMN = 0, 1, 2
 
 
-class Positions(Struct, frozen=True):
+class Positions(Struct, frozen=True, gc=False):
     """Runs of `(offset, line, column)`: from each offset on, columns rise with the characters."""
 
     runs: tuple[tuple[int, int, int], ...] = ((0, 1, 1),)

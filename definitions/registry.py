@@ -6,10 +6,11 @@ refused. The compiler runs before the transaction (`compile_definition`), so tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.json import decode
+from msgspec.json import decode, encode
 
 from definitions.children import Child, ChildName, child_of
 from definitions.compiler import Compiled
@@ -36,7 +37,7 @@ from definitions.store import (
 from orbit.errors import DefinitionInvalid, NotFound, StateConflict, VersionConflict
 from orbit.formats import FIRST, StoredFormat
 from orbit.ids import new_id
-from orbit.jsontext import Json, dumps, parse
+from orbit.jsontext import Json, dumps
 from orbit.store.formats import formats_read
 from orbit.store.journal import Actor, AuditRecord, EventRecord, audit_insert, events_insert
 
@@ -59,8 +60,13 @@ __all__ = [
     "workflows_list",
 ]
 
-_GRAPH_DEPTH_MAX = 128  # a graph nests the author's values (at most 32 deep) in its own lists and objects
 _SHOWN_CHARACTERS = 200
+
+
+# Load the graph of a version, as `graph_load` does.
+GraphLoad = Callable[["Transaction", bytes, str, int], Graph]
+# Compare a version with what was compiled, as `compare` does.
+Comparison = Callable[[VersionContent, Compiled], Json]
 
 
 class VersionToStart(NamedTuple):
@@ -68,6 +74,17 @@ class VersionToStart(NamedTuple):
 
     number: int
     warning: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What a node does elsewhere for a publication, as it is too much for its event loop.
+
+    `document` is the graph as `document_of` writes it, `compare` does what the function of that name does.
+    """
+
+    document: bytes | None
+    compare: Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +98,13 @@ class Published:
 
 def document_of(graph: Graph) -> bytes:
     """Write a graph as it is stored. No database, and for a large one work of its own: it may run in a thread."""
-    return dumps(graph_to_json(graph))
+    return encode(graph_to_json(graph))
 
 
 def version_publish(
-    tx: Transaction, namespace_id: bytes, compiled: Compiled, actor: Actor, *, document: bytes | None = None
+    tx: Transaction, namespace_id: bytes, compiled: Compiled, actor: Actor, *, aside: Aside | None = None
 ) -> Published:
     """Store a compiled definition with its audit record and event; an unpinned default is then the highest version.
-
-    `document` is its graph as `document_of` wrote it, where that was done beforehand.
 
     Raises DefinitionInvalid with all findings, VersionConflict if the number is taken by other content, StateConflict
     for a graph in a form that older nodes could not read and that is not finalized.
@@ -104,7 +119,7 @@ def version_publish(
     if earlier is not None:
         if earlier.digest == compiled.digest:
             return Published(earlier, deduplicated=True)
-        raise _conflict(tx, earlier, compiled)
+        raise _conflict(tx, earlier, compiled, compare if aside is None else aside.compare)
     now = tx.now()
     made = VersionSummary(
         id=new_id(),
@@ -118,7 +133,8 @@ def version_publish(
         published_at=now,
     )
     _require_format(tx, graph)
-    version_insert(tx, made, VersionContent(compiled.source.encode(), graph.format, document or document_of(graph)))
+    document = document_of(graph) if aside is None or aside.document is None else aside.document
+    version_insert(tx, made, VersionContent(compiled.source.encode(), graph.format, document))
     if known is None:
         workflow_insert(tx, namespace_id, Workflow(graph.workflow, graph.version, now))
     else:
@@ -132,13 +148,14 @@ def version_publish(
 
 
 def children_read(
-    tx: Transaction, namespace_id: bytes, compiled: Compiled
+    tx: Transaction, namespace_id: bytes, compiled: Compiled, load: GraphLoad | None = None
 ) -> tuple[dict[ChildName, Child], list[Json]]:
     """Read the children that a definition names, and what deserves a warning about them; what is not there is absent.
 
     A text that is published already gets the children that it was published with, whatever the defaults are now.
     """
-    pinned = _pinned(tx, namespace_id, compiled)
+    load = load or graph_load
+    pinned = _pinned(tx, namespace_id, compiled, load)
     found: dict[ChildName, Child] = {}
     warnings: list[Json] = []
     for name in sorted(compiled.wanted):
@@ -146,7 +163,7 @@ def children_read(
         version = None if number is None else version_find(tx, namespace_id, name.workflow, number=number)
         if version is None:
             continue
-        graph = graph_load(tx, namespace_id, name.workflow, version.version)
+        graph = load(tx, namespace_id, name.workflow, version.version)
         found[name] = child_of(graph, is_retired=version.state is VersionState.RETIRED and not pinned)
         if version.state is VersionState.DEPRECATED:
             warnings.append(deprecation_of(version))
@@ -162,12 +179,12 @@ def is_published(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> bo
     return earlier is not None and earlier.digest == compiled.digest
 
 
-def _pinned(tx: Transaction, namespace_id: bytes, compiled: Compiled) -> dict[str, int]:
+def _pinned(tx: Transaction, namespace_id: bytes, compiled: Compiled, load: GraphLoad) -> dict[str, int]:
     """Give the versions of the children with which the very same text was published before."""
     if compiled.identity is None or not is_published(tx, namespace_id, compiled):
         return {}
     workflow, number = compiled.identity
-    specs = (node.spec for node in graph_load(tx, namespace_id, workflow, number).nodes)
+    specs = (node.spec for node in load(tx, namespace_id, workflow, number).nodes)
     return {spec.workflow: spec.version for spec in specs if isinstance(spec, ChildSpec)}
 
 
@@ -229,8 +246,12 @@ def followed(tx: Transaction, namespace_id: bytes, known: Workflow) -> Workflow:
 
 def graph_load(tx: Transaction, namespace_id: bytes, workflow: str, number: int) -> Graph:
     """Load a version's graph, its expressions uncompiled. Raises NotFound, UnknownGraphFormat. Keep the outcome."""
-    content = version_get_content(tx, namespace_id, workflow, number)
-    # We wrote it: what a strict reader asks of a stranger's text would hold the loop ten times as long.
+    return graph_of(version_get_content(tx, namespace_id, workflow, number))
+
+
+def graph_of(content: VersionContent) -> Graph:
+    """Load a graph that was read. No database, and for a large one work of its own: it may run in a thread."""
+    # We wrote it: what a strict reader asks of a stranger's text would take ten times as long.
     return graph_from_json(decode(content.graph))
 
 
@@ -272,14 +293,14 @@ def not_found(workflow: str, number: int | None) -> NotFound:
     return NotFound(f"{what} is not published" if number is None else f"{what} has no version {number}")
 
 
-def _conflict(tx: Transaction, earlier: VersionSummary, compiled: Compiled) -> VersionConflict:
+def _conflict(tx: Transaction, earlier: VersionSummary, compiled: Compiled, comparing: Comparison) -> VersionConflict:
     content = version_get_content(tx, earlier.namespace_id, earlier.workflow, earlier.version)
     message = f"version {earlier.version} of {earlier.workflow} is published with other content; raise its number"
     details = {
         "published_digest": earlier.digest.hex(),
         "digest": compiled.digest.hex(),
         "first_difference": _first_difference(content.source.decode(), compiled.source),
-        "diff": compare(content, compiled),
+        "diff": comparing(content, compiled),
     }
     return VersionConflict(message, details=details)
 
@@ -291,7 +312,7 @@ def compare(content: VersionContent, compiled: Compiled) -> Json:
     """
     assert compiled.graph is not None, "what has findings is not compared"
     try:
-        published = graph_from_json(parse(content.graph, max_depth=_GRAPH_DEPTH_MAX))
+        published = graph_of(content)
     except UnknownGraphFormat:
         return None
     return diff_graphs(published, compiled.graph).to_json()

@@ -43,18 +43,13 @@ class Located(Struct, frozen=True):
     positions: Positions
 
 
-class Template:
+class Template(Struct, eq=False, gc=False):
     """A compiled template: immutable and safe to share. Equal if it is written equally at the same place."""
 
-    __slots__ = ("_render", "places", "source", "step_references")
-
-    def __init__(
-        self, source: Json, render: Renderer | None, *, step_references: frozenset[str], places: Places
-    ) -> None:
-        self.source = source
-        self.places = places  # JSON pointer of a string with `${` → where it stands in the file
-        self.step_references = step_references  # ids of the steps whose output it reads
-        self._render = render
+    source: Json
+    _render: Renderer | None
+    step_references: frozenset[str]  # ids of the steps whose output it reads
+    places: Places  # JSON pointer of a string with `${` → where it stands in the file
 
     def _made(self) -> Renderer:
         """Compile a stored template when it is first used: loading a large graph must not hold the loop."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from definitions.diff import Diff, diff_graphs
-from definitions.registry import followed, graph_load, not_found, version_get
+from definitions.registry import VersionContent, followed, graph_of, not_found, version_get
 from definitions.store import (
     VersionState,
     VersionSummary,
@@ -111,9 +111,12 @@ def version_move(tx: Transaction, change: Change, number: int, state: VersionSta
     return workflow, after
 
 
-def versions_diff(tx: Transaction, namespace_id: bytes, workflow: str, *, old: int, new: int) -> Diff:
-    """Say what one published version means for running instances of another. Raises NotFound, UnknownGraphFormat."""
-    return diff_graphs(graph_load(tx, namespace_id, workflow, old), graph_load(tx, namespace_id, workflow, new))
+def versions_diff(old: VersionContent, new: VersionContent) -> Diff:
+    """Say what one published version means for running instances of another. Raises UnknownGraphFormat.
+
+    No database, and for large ones work of its own: it may run in a thread.
+    """
+    return diff_graphs(graph_of(old), graph_of(new))
 
 
 def operation_of(state: VersionState) -> str:

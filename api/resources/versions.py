@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from api.calls import Call, Operation, Reply
+from api.graph_reader import GraphReader
 from api.models.fields import revision_number
 from api.models.versions import VersionDiff, WorkflowChangeResult
 from api.models.workflows import ChangeVersion, SetDefault
+from api.native_thread import NativeThread
 from api.parameters import number_parameter
 from api.resources.workflows import version_json, version_number, workflow_json
-from definitions.registry import graph_load, not_found
+from definitions.registry import not_found, version_get_content
 from definitions.store import VersionState, VersionSummary, Workflow
 from definitions.versions import Change, default_set, operation_of, version_move, versions_diff
 from orbit.access import Scope
@@ -30,8 +32,10 @@ _TO = number_parameter("to", "The version that they would go on with", maximum=_
 class WorkflowVersions:
     """The states of versions, and the default."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, graphs: GraphReader, compiler: NativeThread) -> None:
         self._database = database
+        self._graphs = graphs
+        self._compiler = compiler
 
     def operations(self) -> list[Operation]:
         """Declare what can be decided about versions."""
@@ -64,9 +68,10 @@ class WorkflowVersions:
                 raise call.query.refused(name, "both versions are needed")
         assert old is not None
         assert new is not None
-        found = self._database.transaction(
-            lambda tx: versions_diff(tx, call.namespace_id, call.path["name"], old=old, new=new)
+        contents = self._database.transaction(
+            lambda tx: [version_get_content(tx, call.namespace_id, call.path["name"], number) for number in (old, new)]
         )
+        found = self._compiler.run(versions_diff, *contents)
         return call.data({"against": old, **found.to_json()})
 
     def _mover(self, state: VersionState) -> Callable[[Call], Reply]:
@@ -88,10 +93,16 @@ class WorkflowVersions:
                 return Made(version.id, {"workflow": workflow_json(workflow), "version": version_json(version)})
 
             answer = once(tx, command, made)
-            _require_queues(tx, call, answer.data["version"]["version"])
+            self._require_queues(tx, call, answer.data["version"]["version"])
             return answer
 
         return call.receipt(self._database.transaction(work), creates=False)
+
+    def _require_queues(self, tx: Transaction, call: Call, number: int) -> None:
+        """Refuse, before COMMIT and for replays too, a version that names a queue out of the caller's range."""
+        queues, name = call.caller.queues, call.path["name"]
+        if queues is not None and not self._graphs.load(tx, call.namespace_id, name, number).queues <= queues:
+            raise not_found(name, number)
 
 
 def _change(call: Call, *, reason: str, expected_revision: str | None) -> Change:
@@ -105,10 +116,3 @@ def _change(call: Call, *, reason: str, expected_revision: str | None) -> Change
         reason=reason,
         expected_revision=revision,
     )
-
-
-def _require_queues(tx: Transaction, call: Call, number: int) -> None:
-    """Refuse, before COMMIT and for replays too, a version that names a queue out of the caller's range."""
-    queues, name = call.caller.queues, call.path["name"]
-    if queues is not None and not graph_load(tx, call.namespace_id, name, number).queues <= queues:
-        raise not_found(name, number)

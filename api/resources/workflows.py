@@ -2,23 +2,24 @@
 
 What people decide about versions is in `api.resources.versions`.
 
-Compilation is pure Python that may take a while, so it runs in a native thread and never holds the loop; one thread, so
-that a burst of publications can't take the processor from dispatch.
+Compilation is pure Python that may take a while, so it runs in a native thread and never holds the loop.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gevent.threadpool import ThreadPool
+from msgspec import Raw, Struct
+from msgspec.json import decode
 from msgspec.structs import asdict
 
 from api.calls import Call, Operation, Reply
+from api.graph_reader import GraphReader
 from api.models.instances import CheckResult, Graph
 from api.models.versions import Bounds, PublishResult, Workflow, WorkflowVersion
 from api.models.workflows import WorkflowSource
+from api.native_thread import NativeThread
 from api.parameters import CURSOR, LIMIT, word_parameter
 from api.queries import cursor_text
 from definitions.bound_limits import CEILINGS, BoundLimits
@@ -29,13 +30,13 @@ from definitions.graph import Graph as DrawnGraph
 from definitions.graph import queues_of
 from definitions.mermaid import graph_to_mermaid
 from definitions.registry import (
+    Aside,
     VersionContent,
     VersionSummary,
     children_read,
     compare,
     default_content,
     document_of,
-    graph_load,
     is_published,
     version_get,
     version_get_content,
@@ -68,16 +69,19 @@ _FORMATS = ("json", *_DRAWINGS)
 _FORMAT = word_parameter("format", "The graph as data, or drawn as a picture or as Mermaid text", list(_FORMATS))
 
 
+class _Bounded(Struct):
+    """Of a stored graph only this."""
+
+    bounds: Raw
+
+
 class Workflows:
     """The workflow resource."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, graphs: GraphReader, compiler: NativeThread) -> None:
         self._database = database
-        self.compilers = ThreadPool(1)
-
-    def stop(self) -> None:
-        """End the compiler's thread."""
-        self.compilers.kill()
+        self._graphs = graphs
+        self._compiler = compiler
 
     def operations(self) -> list[Operation]:
         """Declare what can be done with workflows."""
@@ -107,14 +111,15 @@ class Workflows:
         compiled, noticed = self._compile(call)
         _check_queues(compiled, call.caller)
         diff = self._diff(call.namespace_id, compiled)
-        document = None if compiled.graph is None else self.compilers.apply(document_of, (compiled.graph,))
+        document = None if compiled.graph is None else self._compiler.run(document_of, compiled.graph)
+        aside = Aside(document, lambda content, sent: self._compiler.run(compare, content, sent))
         command = call.command("workflow.publish", meaning=digest({"source": compiled.digest.hex()}))
         is_known = False
 
         def work(tx: Transaction) -> Answer:
             def make() -> Made:
                 nonlocal is_known
-                published = version_publish(tx, call.namespace_id, compiled, call.actor, document=document)
+                published = version_publish(tx, call.namespace_id, compiled, call.actor, aside=aside)
                 is_known = published.deduplicated
                 version = published.version
                 graph = compiled.graph
@@ -189,17 +194,18 @@ class Workflows:
         """Read a version's graph, or draw it."""
         form = call.query.word("format", _FORMATS)
         if form is None or form == "json":
-            return call.data(json.loads(self._content(call).graph))
+            return call.data_written(self._content(call).graph)
         media_type, draw = _DRAWINGS[form]
-        loaded = self._read(call, lambda tx, name, number: graph_load(tx, call.namespace_id, name, number))
-        drawn: str = self.compilers.apply(draw, (loaded,))
+        loaded = self._read(call, lambda tx, name, number: self._graphs.load(tx, call.namespace_id, name, number))
+        drawn = self._compiler.run(draw, loaded)
         # What a browser opens from here is a picture: it runs and loads nothing.
         headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
         return Reply(drawn.encode(), content_type=media_type, headers=headers)
 
     def bounds(self, call: Call) -> Reply:
         """Read a version's bounds."""
-        return call.data(json.loads(self._content(call).graph)["bounds"])
+        content = self._content(call)
+        return call.data_written(decode(content.graph, type=_Bounded).bounds)
 
     def _compile(self, call: Call) -> tuple[Compiled, list[Json]]:
         """Compile what was sent by the namespace's limits; one that names children again, when they are read.
@@ -215,14 +221,14 @@ class Workflows:
             return compiled, []
 
         def read(tx: Transaction) -> tuple[Children, list[Json], bool]:
-            return *children_read(tx, namespace_id, compiled), is_published(tx, namespace_id, compiled)
+            found, noticed = children_read(tx, namespace_id, compiled, self._graphs.load)
+            return found, noticed, is_published(tx, namespace_id, compiled)
 
         children, noticed, is_known = self._database.transaction(read)
         return self._compiled(text, children, CEILINGS if is_known else allowed), noticed
 
     def _compiled(self, text: bytes | str, children: Children, allowed: BoundLimits) -> Compiled:
-        compiled: Compiled = self.compilers.apply(compile_definition, (text, children), {"allowed": allowed})
-        return compiled
+        return self._compiler.run(compile_definition, text, children, allowed=allowed)
 
     def _diff(self, namespace_id: bytes, compiled: Compiled) -> Json:
         """Compare what was compiled with the default version, if there is one."""
@@ -233,7 +239,7 @@ class Workflows:
         if default is None:
             return None
         number, content = default
-        found = self.compilers.apply(compare, (content, compiled))
+        found = self._compiler.run(compare, content, compiled)
         return None if found is None else {"against": number, **found}
 
     def _content(self, call: Call) -> VersionContent:

@@ -28,19 +28,16 @@ def _tree_of(source: str) -> Node:
     return parse_known(source) if len(source) <= _KNOWN_CHARACTERS_MAX else parse(source)
 
 
-class Expression:
+class Expression(Struct, eq=False, gc=False):
     """A compiled expression: immutable, without side effects, safe to share between threads and greenlets.
 
     Two expressions are equal if they have the same text at the same place.
     """
 
-    __slots__ = ("_run", "positions", "source", "step_references")
-
-    def __init__(self, source: str, *, step_references: frozenset[str], positions: Positions) -> None:
-        self.source = source
-        self.step_references = step_references  # ids of the steps whose output it reads
-        self.positions = positions
-        self._run: Closure | None = None
+    source: str
+    step_references: frozenset[str]  # ids of the steps whose output it reads
+    positions: Positions
+    _run: Closure | None = None
 
     def _made(self) -> Closure:
         """Make the closures when it is first used: to check, publish or load a definition nothing is evaluated."""

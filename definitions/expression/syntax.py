@@ -1,7 +1,8 @@
 """The syntax tree of an expression. Offsets count characters of its text; every node has the one to blame.
 
 `&&` and `||` chains are one node with many operands, so that a long chain is not a deep tree.
-Nodes are never changed; they are not frozen because a frozen dataclass takes three times as long to make.
+Nodes are never changed; they are not frozen because a frozen dataclass takes three times as long to make. A tree has no
+cycles, so that the garbage collector need not know of it: it would look through all of a large definition in one go.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Name(Struct):
     offset: int
 
 
-class Select(Struct):
+class Select(Struct, gc=False):
     """`operand.field`; `offset` is that of the field's name."""
 
     operand: Node
@@ -31,7 +32,7 @@ class Select(Struct):
     offset: int
 
 
-class Index(Struct):
+class Index(Struct, gc=False):
     """`operand[index]`; `offset` is that of the bracket."""
 
     operand: Node
@@ -39,7 +40,7 @@ class Index(Struct):
     offset: int
 
 
-class Call(Struct):
+class Call(Struct, gc=False):
     """A function, or a method when `target` is not None; `offset` is that of its name."""
 
     function: str
@@ -48,7 +49,7 @@ class Call(Struct):
     offset: int
 
 
-class Unary(Struct):
+class Unary(Struct, gc=False):
     """`!operand` or `-operand`."""
 
     operator: str
@@ -56,7 +57,7 @@ class Unary(Struct):
     offset: int
 
 
-class Binary(Struct):
+class Binary(Struct, gc=False):
     """An arithmetic operator, a comparison or `in`; `offset` is that of the operator."""
 
     operator: str
@@ -65,7 +66,7 @@ class Binary(Struct):
     offset: int
 
 
-class Logic(Struct):
+class Logic(Struct, gc=False):
     """`a && b && ...` or `a || b || ...`, two operands at least."""
 
     operator: str
@@ -73,7 +74,7 @@ class Logic(Struct):
     offset: int
 
 
-class Conditional(Struct):
+class Conditional(Struct, gc=False):
     """`condition ? then : otherwise`; `offset` is that of the question mark."""
 
     condition: Node
@@ -82,14 +83,14 @@ class Conditional(Struct):
     offset: int
 
 
-class ListLiteral(Struct):
+class ListLiteral(Struct, gc=False):
     """`[a, b]`."""
 
     items: tuple[Node, ...]
     offset: int
 
 
-class MapLiteral(Struct):
+class MapLiteral(Struct, gc=False):
     """`{"a": b}`."""
 
     entries: tuple[tuple[Node, Node], ...]

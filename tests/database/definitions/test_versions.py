@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from definitions.compiler import compile_definition
-from definitions.registry import version_get, version_publish, version_to_start
+from definitions.registry import VersionContent, version_get, version_get_content, version_publish, version_to_start
 from definitions.store import VersionState
 from definitions.versions import VERSION_MOVES, Change, default_set, version_move, versions_diff, workflow_get
 from orbit.database import Database
@@ -163,10 +163,14 @@ def test_of_two_changes_at_the_same_revision_one_wins(database: Database) -> Non
 def test_published_versions_are_compared(database: Database) -> None:
     publish(database, 1)
     publish(database, 2, wait="2s")
-    found = database.transaction(lambda tx: versions_diff(tx, NAMESPACE, "payout", old=1, new=2))
+
+    def content(number: int) -> VersionContent:
+        return database.transaction(lambda tx: version_get_content(tx, NAMESPACE, "payout", number))
+
+    found = versions_diff(content(1), content(2))
     assert (found.verdict, found.at) == ("incompatible", ("pause",))
     with pytest.raises(NotFound):
-        database.transaction(lambda tx: versions_diff(tx, NAMESPACE, "payout", old=1, new=3))
+        content(3)
 
 
 def test_a_form_is_finalized_once_and_never_goes_back(database: Database) -> None:
