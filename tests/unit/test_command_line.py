@@ -19,7 +19,7 @@ HEAVY = {"sqlalchemy", "alembic", "gevent", "falcon", "httpx", "websockets", "ya
 
 def orbit(*arguments: str, code: str = "") -> "subprocess.CompletedProcess[str]":
     start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "orbit"]
-    return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_help_names_every_command() -> None:

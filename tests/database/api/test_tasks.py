@@ -410,7 +410,7 @@ def test_a_reader_waits_until_the_task_changes(caller: Caller, node: Node, datab
     waiting = gevent.spawn(caller.get, f"/v1/tasks/{task_id}?wait_seconds=30")
     wait_until(lambda: is_waited_for(node, task_id))
     caller.post(f"/v1/tasks/{task_id}:cancel", {"reason": "r"})
-    assert waiting.get(timeout=10).data["state"] == "CANCELLED"
+    assert waiting.get(timeout=60).data["state"] == "CANCELLED"
     again = caller.get(f"/v1/tasks/{task_id}?wait_seconds=30&after_revision=1")
     assert again.data["revision"] == "2"
     other = submit(caller).data["task"]["id"]
@@ -420,7 +420,7 @@ def test_a_reader_waits_until_the_task_changes(caller: Caller, node: Node, datab
     wait_until(lambda: is_waited_for(node, other))
     statement = update(task).where(task.c.id == bytes.fromhex(other)).values(revision=2)
     database.transaction(lambda tx: tx.expect(statement, count=1))
-    assert waiting.get(timeout=10).data["revision"] == "2"
+    assert waiting.get(timeout=60).data["revision"] == "2"
     assert not node.state.draining
     for bad in ("wait_seconds=31", "wait_seconds=x", "after_revision=-1", f"after_revision={2**64}"):
         assert caller.get(f"/v1/tasks/{other}?{bad}").status == 400

@@ -33,7 +33,7 @@ ANY = (
     + """
       join: any
       branches:
-        slow: [{id: x, task: do.x@1, timeout: 5s}, {id: b, task: do.b@1}]
+        slow: [{id: x, task: do.x@1, timeout: 50s}, {id: b, task: do.b@1}]
         quick: [{id: y, task: do.y@1}]
 """
     + TAIL
@@ -44,7 +44,7 @@ NEEDS = (
     + """
       join: settled
       steps:
-        - {id: x, task: do.x@1, timeout: 5s}
+        - {id: x, task: do.x@1, timeout: 50s}
         - {id: y, task: do.y@1}
         - {id: b, task: do.b@1, needs: [x, y]}
 """
@@ -140,7 +140,7 @@ def test_a_losers_failure_or_review_is_no_failure_of_the_instance(weave: Weave, 
 @pytest.mark.parametrize("text", [ANY, SETTLED, NEEDS], ids=["any", "settled", "needs"])
 def test_a_handler_that_outlives_its_time_out_is_waited_for_and_never_doubled(weave: Weave, text: str) -> None:
     instance, claimed = begun(weave, text)
-    weave.database.clock.advance(seconds_forward=6)
+    weave.database.clock.advance(seconds_forward=60)
     weave.advance()
     assert steps_of(weave, instance)["x"]["reason"] == "STEP_TIMED_OUT"
     assert "race.end" not in [step for kind, step in weave.history(instance) if kind == "step.succeeded"]
@@ -274,7 +274,7 @@ output: {ok: true}
 
 def test_a_losing_child_is_cancelled_and_awaited_like_a_task(weave: Weave) -> None:
     weave.publish(CHILD)
-    race = ANY.replace("{id: x, task: do.x@1, timeout: 5s}", "{id: x, workflow: child, input: {}}")
+    race = ANY.replace("{id: x, task: do.x@1, timeout: 50s}", "{id: x, workflow: child, input: {}}")
     instance, claimed = begun(weave, race)
     assert sorted(claimed) == ["a", "y"]
     child = bytes.fromhex(steps_of(weave, instance)["x"]["child_id"])
