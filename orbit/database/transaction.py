@@ -221,7 +221,7 @@ class Transaction:
         if self._now is None or self._writes:
             # A write that is still to be sent may have to wait for a lock: the clock is read behind it.
             self._now = int(self._send_behind_writes([_NOW])[0].rows[0][0])
-        return self._now + self._clock.offset_micros
+        return self._clock.shown(self._now)
 
     def known(self, key: Hashable) -> bytes | None:
         """Return an immutable fact that this process has read before, or None."""

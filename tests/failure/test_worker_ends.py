@@ -68,7 +68,7 @@ def test_c059_a_worker_that_never_answers_loses_its_assignments(database_url: st
         node = installed.node()
         client = installed.client(node)
         installed.worker(node, Crew(types=["work.safe"], capacity=8))
-        installed.wait_manned(1)
+        wait_until(lambda: len(workers_shown(installed, node)) == 1, what="the worker")
         with silent_worker(installed, node, capacity=5) as silent:
             wait_until(lambda: len(workers_shown(installed, node)) == 2, what="both workers")
             given: list[str] = []

@@ -89,7 +89,7 @@ class Fleet:
         return started
 
     def wait_manned(self, count: int) -> None:
-        """Wait until so many workers are connected, to whichever node."""
+        """Wait until so many workers are connected, to whichever node of a database that is not embedded."""
         query = select(session.c.id).where(session.c.disconnected_at.is_(None))
         with self.opened() as database:
             wait_until(lambda: len(database.transaction(lambda tx: tx.rows(query))) >= count, what=f"{count} workers")

@@ -156,6 +156,7 @@ class ServerDatabase:
         if self._database is None:
             self._database = Database.open(self.url)
         self._database.clock.offset_micros = 0
+        self._database.clock.go_on()
         return self._database
 
     def empty(self) -> None:

@@ -30,6 +30,7 @@ IS_FULL = READY >= 100_000
 ROUNDS = 300 if IS_FULL else 25
 BROAD: Any = {"max_concurrency": 100_000, "rate_per_second": 1_000_000, "max_unfinished_tasks": 1_000_000}
 _SLACK_SECONDS = 0.005  # what a busy machine adds to claims of a few milliseconds
+_SLACK = 1 if IS_FULL else 3  # a few claims tell less: they must not take several times as long
 
 
 def claimed_in(database: Database, seat: Seat) -> tuple[float, int]:
@@ -43,6 +44,7 @@ def claimed_in(database: Database, seat: Seat) -> tuple[float, int]:
 
 @pytest.mark.timeout(3600)
 def test_claims_stay_flat_with_much_ready(pulse: Pulse, database: Database) -> None:
+    database.clock.go_on()  # copies are told apart by their instants
     little_id, much_id = pulse.queue("little", **BROAD), pulse.queue("much", **BROAD)
     assert little_id != much_id
     with truncated(database):
@@ -57,7 +59,7 @@ def test_claims_stay_flat_with_much_ready(pulse: Pulse, database: Database) -> N
     for name, (median, most) in figures.items():
         print(f"{name} of {READY}: claim of 10 median {median * 1e3:.2f} ms, p99 {most * 1e3:.2f} ms")  # noqa: T201
     for at in (0, 1) if IS_FULL else (0,):
-        assert figures["much"][at] < 2 * figures["little"][at] + _SLACK_SECONDS
+        assert figures["much"][at] < _SLACK * 2 * figures["little"][at] + _SLACK_SECONDS
 
 
 def _in_turns(database: Database, seats: dict[str, Seat]) -> tuple[dict[str, list[float]], dict[str, set[int]]]:
@@ -108,6 +110,7 @@ def _incompatible(_tx: Transaction, _queue_id: bytes) -> None:
 def test_a_head_that_can_not_run_costs_a_claim_nothing(
     pulse: Pulse, database: Database, head: Callable[[Transaction, bytes], None]
 ) -> None:
+    database.clock.go_on()  # copies are told apart by their instants
     queue_id = pulse.queue(**BROAD)
     pulse.queue("bare", **BROAD)
     with truncated(database):
@@ -127,7 +130,7 @@ def test_a_head_that_can_not_run_costs_a_claim_nothing(
     medians = {name: statistics.median(times) for name, times in spent.items()}
     ratio = medians["headed"] / medians["bare"]
     print(f"head of {HEAD} {head.__name__}: ratio {ratio:.2f} ({medians['bare'] * 1e3:.2f} ms without)")  # noqa: T201
-    assert medians["headed"] < 1.5 * medians["bare"] + _SLACK_SECONDS
+    assert medians["headed"] < _SLACK * 1.5 * medians["bare"] + _SLACK_SECONDS
 
 
 def _analyze(database: Database) -> None:

@@ -103,6 +103,7 @@ def test_r081_a_released_fair_task_keeps_its_place_and_a_rescheduled_one_gets_an
 
 
 def test_blocked_tasks_at_the_head_are_cleared_away_by_the_batch(pulse: Pulse, database: Database) -> None:
+    database.clock.go_on()  # copies are told apart by their instants
     pulse.queue(**BROAD)
     holder = pulse.submit(concurrency_keys=("k",))
     assert [item.task.id for item in pulse.claim(1)] == [holder]

@@ -78,6 +78,7 @@ def test_r190_no_question_about_tasks_walks_over_all_of_them(pulse: Pulse, datab
 
 
 def _ask(pulse: Pulse, database: Database) -> None:
+    database.clock.go_on()  # copies are told apart by their instants
     pulse.queue(**BROAD)
     pulse.queue("side", **BROAD)
     pulse.serve()
