@@ -378,7 +378,8 @@ class Attempts:
         if attempt.phase is not Phase.RUNNING:
             return
         if attempt.cancelled.set(reason) and self._pool.withdraw(attempt):
-            self._finish(attempt, NOT_RUN if reason is CancelReason.LEASE_LOST else Outcome("CANCELLED"))
+            # What never began has done nothing, whatever its recovery safety. Only a wish to cancel ends the task so.
+            self._finish(attempt, Outcome("CANCELLED") if reason is CancelReason.CANCEL_REQUESTED else NOT_RUN)
 
     def _lose(self, attempt: Attempt) -> None:
         """Take note that the server does not count the attempt any more."""

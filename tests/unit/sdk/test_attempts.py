@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from orbit.sdk.attempts import Attempt, Attempts, Phase
+from orbit.sdk.context import CancelReason
 from orbit.sdk.frames import (
     AssignedTask,
+    CancelItem,
     RecordedItem,
     RenewedItem,
     ResumedItem,
@@ -62,8 +64,9 @@ class Table:
         numbers = Welcome(lease_ms=30_000, renew_every_ms=10_000, resumed=list(resumed))
         self.attempts.welcomed(numbers, at, at)
 
-    def assign(self, name: str, *, at: float = 0.0, kind: str = "echo") -> None:
-        self.attempts.assigned([AssignedTask(f"t{name}", name, f"k{name}", kind, 1)], at)
+    def assign(self, name: str, *, at: float = 0.0, kind: str = "echo", deadline_in_ms: int | None = None) -> None:
+        task = AssignedTask(f"t{name}", name, f"k{name}", kind, 1, deadline_in_ms=deadline_in_ms)
+        self.attempts.assigned([task], at)
 
     def said(self, at: float = 0.0) -> list[tuple[str, Any]]:
         """Return what would be sent now: (type, items or value)."""
@@ -185,6 +188,31 @@ def test_what_was_granted_but_not_begun_is_dropped_when_it_is_lost() -> None:
     table.attempts.renewed([RenewedItem("a", code="LEASE_LOST")], 5.0)
     assert table.pool.queued == []
     assert table.said(5.0) == []
+
+
+@pytest.mark.parametrize(("why", "said"), [("time", ("RETURNED", False)), ("wish", ("CANCELLED", None))])
+def test_what_was_granted_and_never_began_is_returned_as_not_run_unless_a_cancel_is_wanted(
+    why: str, said: tuple[str, bool | None]
+) -> None:
+    table = Table()
+    table.assign("a", deadline_in_ms=5_000)
+    ((_, items),) = table.said()
+    table.grant(items)
+    if why == "wish":
+        table.attempts.cancel([CancelItem("a")])
+    ((kind, (item,)),) = table.said(6.0)
+    assert (kind, item["outcome"], item.get("ran")) == ("result", *said)
+    assert table.pool.queued == []
+
+
+def test_a_handler_that_began_and_ran_out_of_time_says_itself_what_it_did() -> None:
+    table = Table()
+    table.assign("a", deadline_in_ms=5_000)
+    ((_, items),) = table.said()
+    table.grant(items)
+    attempt = table.pool.begin()
+    assert "result" not in [kind for kind, _ in table.said(6.0)]
+    assert attempt.cancelled.reason is CancelReason.TIMED_OUT
 
 
 @pytest.mark.parametrize(
