@@ -18,6 +18,7 @@ from definitions.diff import diff_graphs
 from definitions.graph import ChildSpec, Graph
 from definitions.graph_json import UnknownGraphFormat, graph_from_json, graph_to_json
 from definitions.store import (
+    ListedWorkflow,
     VersionContent,
     VersionState,
     VersionSummary,
@@ -266,8 +267,8 @@ def versions_list(
 
 def workflows_list(
     tx: Transaction, namespace_id: bytes, *, limit: int, after_name: str | None = None
-) -> list[Workflow]:
-    """Read a page of a namespace's workflows in the order of their names."""
+) -> list[ListedWorkflow]:
+    """Read a page of a namespace's workflows in the order of their names, with the number of their versions."""
     return workflows_find(tx, namespace_id, limit=limit, after_name=after_name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, func, select, update
 
@@ -59,6 +59,14 @@ class Workflow:
     created_at: Micros
     default_pinned: bool = False
     revision: int = 1
+
+
+class ListedWorkflow(NamedTuple):
+    """A workflow, how many versions it has, retired ones included, and the highest of their numbers."""
+
+    workflow: Workflow
+    versions: int
+    highest_version: int
 
 
 _SUMMARY = select(
@@ -177,13 +185,21 @@ def workflow_default(tx: Transaction, namespace_id: bytes, name: str) -> int | N
     return None if row is None else int(row.default_version)
 
 
-def workflows_find(tx: Transaction, namespace_id: bytes, *, limit: int, after_name: str | None) -> list[Workflow]:
+def workflows_find(tx: Transaction, namespace_id: bytes, *, limit: int, after_name: str | None) -> list[ListedWorkflow]:
     """Read a page of a namespace's workflows in the order of their names."""
     query = select(workflow).where(workflow.c.namespace_id == namespace_id)
     if after_name is not None:
         query = query.where(workflow.c.name > after_name)
-    rows = tx.rows(query.order_by(workflow.c.name).limit(limit))
-    return [_workflow(row) for row in rows]
+    found = [_workflow(row) for row in tx.rows(query.order_by(workflow.c.name).limit(limit))]
+    if not found:
+        return []
+    counted = (
+        select(version.c.workflow, func.count().label("versions"), func.max(version.c.version).label("highest"))
+        .where(version.c.namespace_id == namespace_id, version.c.workflow.in_([each.name for each in found]))
+        .group_by(version.c.workflow)
+    )
+    counts = {row.workflow: (row.versions, row.highest) for row in tx.rows(counted)}
+    return [ListedWorkflow(each, *counts[each.name]) for each in found]
 
 
 def version_find(tx: Transaction, namespace_id: bytes, name: str, *, number: int) -> VersionSummary | None:

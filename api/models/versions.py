@@ -38,6 +38,13 @@ class Workflow(Struct, kw_only=True):
     created_at: Instant
 
 
+class ListedWorkflow(Workflow, kw_only=True):
+    """A workflow in a list, with how many versions it has, retired ones included, and the highest number."""
+
+    versions: int
+    highest_version: int
+
+
 class WorkflowVersion(Struct, kw_only=True):
     """A published version of a workflow; `source` where one is read."""
 

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from api.calls import Call, Operation, Reply
 from api.graph_reader import GraphReader
 from api.models.instances import CheckResult, Graph
-from api.models.versions import Bounds, PublishResult, Workflow, WorkflowVersion
+from api.models.versions import Bounds, ListedWorkflow, PublishResult, Workflow, WorkflowVersion
 from api.models.workflows import WorkflowSource
 from api.native_thread import NativeThread
 from api.parameters import CURSOR, LIMIT, word_parameter
@@ -95,7 +95,7 @@ class Workflows:
                 "POST", "/v1/workflows:check", "Compile a definition and list all findings", self.check, read,
                 CheckResult, WorkflowSource, takes_yaml=True,
             ),
-            Operation("GET", "/v1/workflows", "List workflows, by name", self.list_page, read, Workflow,
+            Operation("GET", "/v1/workflows", "List workflows, by name", self.list_page, read, ListedWorkflow,
                       query=(LIMIT, CURSOR), is_page=True),
             Operation("GET", "/v1/workflows/{name}", "Read a workflow", self.get_workflow, read, Workflow),
             Operation("GET", "/v1/workflows/{name}/versions", "List a workflow's versions, the highest first",
@@ -160,7 +160,11 @@ class Workflows:
             lambda tx: workflows_list(tx, call.namespace_id, limit=limit, after_name=after)
         )
         return call.page(
-            [workflow_json(each) for each in found], cursor_text([found[-1].name]) if len(found) == limit else None
+            [
+                {**workflow_json(each), "versions": versions, "highest_version": highest}
+                for each, versions, highest in found
+            ],
+            cursor_text([found[-1].workflow.name]) if len(found) == limit else None,
         )
 
     def get_workflow(self, call: Call) -> Reply:

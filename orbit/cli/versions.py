@@ -40,7 +40,7 @@ _version = click.argument("version", type=click.IntRange(1))
 @click.command("list")
 @as_json
 def list_(as_json: bool) -> None:
-    """List the workflows with their default versions."""
+    """List the workflows with their default and highest versions, and how many there are of each."""
     from orbit.sdk.client import Client
 
     with Client() as client:
@@ -48,8 +48,16 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    rows = [(each.workflow, _default(each.default_version, pinned=each.default_pinned)) for each in found]
-    for line in table(("NAME", "DEFAULT"), rows):
+    rows = [
+        (
+            each.workflow,
+            _default(each.default_version, pinned=each.default_pinned),
+            str(each.highest_version),
+            str(each.versions),
+        )
+        for each in found
+    ]
+    for line in table(("NAME", "DEFAULT", "HIGHEST", "VERSIONS"), rows):
         click.echo(line)
 
 

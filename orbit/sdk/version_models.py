@@ -25,13 +25,18 @@ class VersionDiff(Struct, frozen=True, kw_only=True):
 
 
 class Workflow(Struct, frozen=True, kw_only=True):
-    """A workflow, with the version that a start without a number runs."""
+    """A workflow, with the version that a start without a number runs.
+
+    In a list it has the number of its versions, retired ones included, and the highest; elsewhere both are 0.
+    """
 
     workflow: str = ""
     default_version: int = 0
     default_pinned: bool = False
     revision: int = 0
     created_at: str = ""
+    versions: int = 0
+    highest_version: int = 0
 
 
 class WorkflowVersion(Struct, frozen=True, kw_only=True):

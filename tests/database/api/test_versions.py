@@ -43,6 +43,8 @@ def test_publishing_tells_the_verdict_and_what_deserves_a_look(caller: Caller) -
     assert publish(caller, 1).data["diff"] is None
     workflow = caller.get("/v1/workflows/greet").data
     assert (workflow["default_version"], workflow["default_pinned"], workflow["revision"]) == (3, False, "3")
+    (listed,) = caller.get("/v1/workflows").data
+    assert listed == {**workflow, "versions": 3, "highest_version": 3}
     compared = caller.get("/v1/workflows/greet:diff?from=3&to=2").data
     assert (compared["against"], compared["mapping"]) == (3, {"ciao": "bye"})
     assert caller.get("/v1/workflows/greet:diff?from=3").status == 400

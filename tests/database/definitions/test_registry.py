@@ -114,9 +114,9 @@ def test_workflows_are_listed_by_name(database: Database) -> None:
     for name in ("b", "a", "c"):
         compiled = definition(workflow=name)
         database.transaction(lambda tx, compiled=compiled: version_publish(tx, NAMESPACE, compiled, ACTOR))  # type: ignore[misc]
-    names = database.transaction(lambda tx: [each.name for each in workflows_list(tx, NAMESPACE, limit=2)])
+    names = database.transaction(lambda tx: [each.workflow.name for each in workflows_list(tx, NAMESPACE, limit=2)])
     rest = database.transaction(
-        lambda tx: [each.name for each in workflows_list(tx, NAMESPACE, limit=2, after_name=names[-1])]
+        lambda tx: [each.workflow.name for each in workflows_list(tx, NAMESPACE, limit=2, after_name=names[-1])]
     )
     assert (names, rest) == (["a", "b"], ["c"])
 

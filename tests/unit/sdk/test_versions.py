@@ -60,8 +60,8 @@ def test_the_commands_say_what_is_so(script: Script, capsys: pytest.CaptureFixtu
     assert program.run(["workflow", "set-default", "pay.out", "--reason", "r"]) == 2
     assert program.run(["workflow", "retire", "pay.out", "2"]) == 2
     script.answers.clear()
-    script.success([WORKFLOW])
-    assert run("list").splitlines()[1].split() == ["pay.out", "2", "(pinned)"]
+    script.success([WORKFLOW | {"versions": 4, "highest_version": 5}])
+    assert run("list").splitlines()[1].split() == ["pay.out", "2", "(pinned)", "5", "4"]
     script.answers.clear()
     for _ in range(2):
         script.success(WORKFLOW)
