@@ -11,6 +11,11 @@ from orbit.clock import Micros
 _TIMED = frozenset({InstanceState.RUNNING, InstanceState.NEEDS_RECOVERY, InstanceState.COMPENSATING})
 
 
+def _open(instance: Instance) -> list[Step]:
+    """List the steps that are not decided: few of many, in an instance that has come far, and all that matter here."""
+    return [step for step in instance.steps.values() if step.state in STEP_UNFINISHED]
+
+
 def step_due(step: Step) -> Micros | None:
     """Give the next instant at which a step goes on by itself; None if it waits for others."""
     if step.reason in FOR_OTHERS:
@@ -26,7 +31,7 @@ def next_due(instance: Instance) -> Micros | None:
     """Give the next instant at which something happens by itself; None if only others can move the instance."""
     if instance.state not in _TIMED or _is_paused(instance):
         return None
-    due = [instant for step in instance.steps.values() if (instant := step_due(step)) is not None]
+    due = [instant for step in _open(instance) if (instant := step_due(step)) is not None]
     if instance.state is InstanceState.RUNNING and instance.clock_stopped_at is None:
         due.append(instance.deadline_at)
     return min(due, default=None)
@@ -41,7 +46,7 @@ def with_clock(instance: Instance, now: Micros) -> Instance:
     is_waiting = (
         instance.state is InstanceState.NEEDS_RECOVERY
         or _is_paused(instance)
-        or any(step.state is StepState.NEEDS_REVIEW for step in instance.steps.values())
+        or any(step.state is StepState.NEEDS_REVIEW for step in _open(instance))
     )
     if is_waiting and instance.clock_stopped_at is None:
         return replace(instance, clock_stopped_at=now)
@@ -54,9 +59,7 @@ def with_clock(instance: Instance, now: Micros) -> Instance:
 def check_waits(instance: Instance) -> None:
     """Refuse a state in which an unfinished instance waits for nothing that has a name."""
     if instance.state in INSTANCE_TERMINAL:
-        assert not any(step.state in STEP_UNFINISHED for step in instance.steps.values()), (
-            "ended with an unfinished step"
-        )
+        assert not _open(instance), "ended with an unfinished step"
         return
     named = (
         not instance.steps  # a child that has not begun: what lets it begin is a stimulus
@@ -64,7 +67,7 @@ def check_waits(instance: Instance) -> None:
         or _is_paused(instance)
         or any(
             step.has_task or (step.state is StepState.WAITING and step.reason not in FOR_OTHERS)
-            for step in instance.steps.values()
+            for step in _open(instance)
         )
     )
     assert named, f"instance is {instance.state} and waits for nothing"
