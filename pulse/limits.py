@@ -71,6 +71,7 @@ SWEEP_SECONDS = 0.25
 RECONCILE_SECONDS = 6.0
 PROBE_SECONDS_MIN = 0.01
 PROBE_SECONDS_MAX = 0.25
+PROBE_SECONDS = 1.0  # how often a node looks for batches and schedules that others may have left
 SESSION_SEEN_SECONDS = 10.0
 SESSION_STALE_MICROS = 30 * SECOND
 
@@ -83,7 +84,23 @@ BATCH_CHUNK_MAX = 50  # items that one node takes at a time
 BATCH_CHUNK_MICROS = SECOND // 4  # as many as the rate gives in this time, but at least one
 BATCH_LEASE_MICROS = 30 * SECOND  # a node that dies with a chunk holds the batch up for so long
 BATCH_PAUSE_MICROS = SECOND  # after an item that a limit holds up
-BATCH_PROBE_SECONDS = 1.0
+
+# Schedules.
+SCHEDULES_MAX = 10_000  # of a namespace
+REVISIONS_PENDING_MAX = 20  # of a schedule, that have not come into force
+PREVIEW_MAX = 200  # instants of one preview
+POINTS_PER_PASS_MAX = 250  # instants of a cron rule that one pass looks at: some 20 ms of computing
+CATCH_UP_COUNT_MAX = 100
+CATCH_UP_CHUNK_MAX = 50  # firings that one pass catches up with
+CATCH_UP_RATE_MAX = 1_000.0
+CATCH_UP_RATE_MIN = 0.001
+FIRING_BACKLOG_MAX = 1_000
+FIRING_BATCH_MAX = 64  # schedules that one transaction fires
+FIRING_FULL_MICROS = SECOND  # how much later a firing that found no place is tried again
+FIRING_WAIT_MICROS = SECOND  # how often a backlog of firings looks whether the one before has ended
+FIRING_RETRY_MICROS = 30 * SECOND  # how much later a schedule is tried again that could not be fired at all
+FIRING_SLACK_MICROS = 5 * SECOND  # nobody is late before that, whatever the grace: a busy node needs some time
+MISFIRE_GRACE_MICROS_DEFAULT = 60 * SECOND
 
 # How much later a node tries a verification again that it could not take on.
 VERIFICATION_RETRY_MICROS = 30 * SECOND
@@ -93,3 +110,4 @@ assert ASSIGN_MICROS < LEASE_MICROS, "an assignment is shorter than a lease, so 
 assert ATTEMPT_TIMEOUT_MICROS_DEFAULT <= DEADLINE_MICROS_DEFAULT, "one attempt fits into the default deadline"
 assert BACKOFF_MICROS_MIN > 0, "a retry is never immediate"
 assert RELEASE_BACKOFF_MICROS_MAX <= BACKOFF_MICROS_CAP_DEFAULT, "an undone lease never waits longer than a failure"
+assert POINTS_PER_PASS_MAX > CATCH_UP_COUNT_MAX, "a pass that can't see the end of what is due gets ahead all the same"

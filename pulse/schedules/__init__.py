@@ -1,0 +1,1 @@
+"""Schedules: time rules that make tasks or workflow instances, each instant once, whatever happens to the nodes."""
