@@ -43,6 +43,7 @@ from api.resources.namespaces import Namespaces
 from api.resources.node import NodeResource, NodeState
 from api.resources.queues import Queues
 from api.resources.recovery import TaskRecovery
+from api.resources.schedules import ScheduleResource
 from api.resources.signals import SignalResource
 from api.resources.task_types import TaskTypes
 from api.resources.tasks import Tasks
@@ -65,6 +66,7 @@ from engine.ports import Flows
 from engine.pulse_tasks import PulseTasks
 from engine.recover import Recoveries
 from engine.runner import Runner
+from engine.scheduled import ScheduledInstances
 from engine.service import Instances
 from engine.signalling import Signals
 from engine.start import Starter
@@ -101,6 +103,9 @@ class Node:
         self.watchers = Watchers(database)
         self.runner = Runner(database, advancer, on_changed=self.watchers.instances_changed)
         self.starter = Starter(database, advancer, version_to_start, on_started=self.runner.due_in)
+        self.pulse.firer.maker = ScheduledInstances(
+            self.starter, advancer.flows, version_to_start, on_started=self.runner.due_in
+        )
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
         told = Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
         self.pulse.execution.follower = Follower(advancer, told)
@@ -128,6 +133,7 @@ class Node:
             *TaskRecovery(database, self.pulse).operations(),
             *Batches(database, self.pulse, advancer.flows).operations(),
             *TaskTypes(database, self.pulse).operations(),
+            *ScheduleResource(database, self.pulse).operations(),
             *Workflows(database, self.graphs, self.compiler).operations(),
             *WorkflowVersions(database, self.graphs, self.compiler).operations(),
             *InstanceResource(instances).operations(),

@@ -109,19 +109,27 @@ class Starter:
             raise outcome
         return outcome
 
+    def check(self, tx: Transaction, request: StartRequest) -> None:
+        """Refuse a request that could not be started now; raises as `start` does but for what runs already."""
+        start = _Start(request, b"")
+        self._check(tx, start, {})
+        if isinstance(start.outcome, OrbitError):
+            raise start.outcome
+
     def stop(self) -> None:
         """Finish what waits, then end."""
         self._batcher.stop()
 
     def _run(self, requests: Sequence[StartRequest]) -> list[Answer | OrbitError]:
-        outcomes, due_in = self._database.transaction(lambda tx: self._start_all(tx, requests))
+        outcomes, due_in = self._database.transaction(lambda tx: self.start_all(tx, requests))
         if due_in is not None:
             self._on_started(due_in)
         return outcomes
 
-    def _start_all(
+    def start_all(
         self, tx: Transaction, requests: Sequence[StartRequest]
     ) -> tuple[list[Answer | OrbitError], Micros | None]:
+        """Start instances in the given transaction; also say in how many microseconds the runner has to look."""
         starts = [_Start(request, request.command.receipt_id()) for request in requests]
         self._replay(tx, starts)
         versions: dict[tuple[bytes, str, int | None], VersionToStart] = {}

@@ -46,6 +46,7 @@ def instance_json(stored: Stored) -> dict[str, Json]:
         "forked_from": None if origin.forked_from is None else to_hex(origin.forked_from),
         "parent": None if origin.parent is None else _parent_json(origin.parent),
         "root_id": to_hex(origin.root_id or instance.id),
+        "started_by": origin.started_by,
         "labels": dict(origin.labels or {}),
         "error": None if instance.error is None else instance.error.to_json(),
         "started_at": to_rfc3339(instance.started_at),

@@ -31,6 +31,8 @@ class Scope(StrEnum):
     TASKS_RECOVER = "tasks:recover"
     TASK_TYPES_READ = "task-types:read"
     TASK_TYPES_MANAGE = "task-types:manage"
+    SCHEDULES_READ = "schedules:read"
+    SCHEDULES_MANAGE = "schedules:manage"
     WORKFLOWS_READ = "workflows:read"
     WORKFLOWS_PUBLISH = "workflows:publish"
     WORKFLOWS_MANAGE = "workflows:manage"

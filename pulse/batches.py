@@ -199,7 +199,7 @@ class BatchRunner:
         row, items, now = taken
         operation = self.operations.get(row.operation)
         if operation is None:
-            return limits.BATCH_PROBE_SECONDS  # a newer node knows it; the lease that was taken keeps others waiting
+            return limits.PROBE_SECONDS  # a newer node knows it; the lease that was taken keeps others waiting
         done = 0
         for item in items:
             if not self._one(row, operation, item):
@@ -243,8 +243,8 @@ class BatchRunner:
 def _idle_seconds(tx: Transaction) -> float:
     following = batch_next_at(tx)
     if following is None:
-        return limits.BATCH_PROBE_SECONDS
-    return min(limits.BATCH_PROBE_SECONDS, max(0.001, (following - tx.now()) / SECOND))
+        return limits.PROBE_SECONDS
+    return min(limits.PROBE_SECONDS, max(0.001, (following - tx.now()) / SECOND))
 
 
 def _refuse(tx: Transaction, *, row: BatchRow, item: BatchItemRow, outcome: str) -> None:

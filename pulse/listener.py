@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from orbit.clock import Micros
+
 if TYPE_CHECKING:
-    from orbit.clock import Micros
     from orbit.database import Transaction
+    from orbit.errors import OrbitError
+    from orbit.jsontext import Json
     from pulse.states import TaskState
 
 
@@ -72,3 +75,33 @@ class TaskFollower(Protocol):
 
     def gave_up(self) -> None:
         """Hear that the places were not free, so that the transaction is run again without following."""
+
+
+class InstanceStart(Struct, frozen=True, kw_only=True):
+    """An instance that a schedule wants: `queues` is the range that it acts in, None for all queues."""
+
+    namespace_id: bytes
+    schedule_id: bytes
+    scheduled_at: Micros
+    workflow: str
+    version: int | None
+    input: bytes
+    queues: frozenset[str] | None
+    business_key: str | None
+    labels: Mapping[str, str]
+
+
+class InstanceMaker(Protocol):
+    """Starts what schedules want that are not tasks. Pulse knows no workflow: the layer above hands one in."""
+
+    def check(self, tx: Transaction, wanted: InstanceStart) -> None:
+        """Refuse what could not be started now, as a start would be refused."""
+
+    def start_all(self, tx: Transaction, wanted: Sequence[InstanceStart]) -> list[bytes | OrbitError]:
+        """Start instances in the given transaction; for each its id or the refusal."""
+
+    def unfinished(self, tx: Transaction, instance_ids: Collection[bytes]) -> set[bytes]:
+        """Return those of some instances that have not ended."""
+
+    def input_shown(self, tx: Transaction, wanted: InstanceStart) -> Json:
+        """Return an input with what its workflow hides masked."""

@@ -20,6 +20,7 @@ from pulse.changes import Changes
 from pulse.dispatch import Dispatcher
 from pulse.execution import Execution
 from pulse.listener import TaskListener
+from pulse.schedules.firing import Firer
 from pulse.submission import Submit
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.task_batches import task_operations
@@ -55,7 +56,9 @@ class PulseNode:
         self.deadlines = DeadlineSweep(database, self)
         self.batches = BatchRunner(database)
         self.batches.operations |= task_operations(self)
+        self.firer = Firer(database, self)
         self._batch_wanted = Event()
+        self._schedule_changed = Event()
         self._verification_wanted = Event()
         self._stopping = Event()
         self._keys_free = Event()
@@ -69,7 +72,8 @@ class PulseNode:
             gevent.spawn(self._lease_loop),
             gevent.spawn(self._keys_loop),
             gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
-            gevent.spawn(self._batch_loop),
+            gevent.spawn(self._timed_loop, self.batches.run_once, self._batch_wanted),
+            gevent.spawn(self._timed_loop, self.firer.run_once, self._schedule_changed),
             gevent.spawn(self._verification_loop),
         ]
 
@@ -81,6 +85,7 @@ class PulseNode:
         """End the loops and finish every batch under way."""
         self._stopping.set()
         self._batch_wanted.set()
+        self._schedule_changed.set()
         self._keys_free.set()
         self._verification_wanted.set()
         self.dispatcher.stop()
@@ -120,6 +125,10 @@ class PulseNode:
     def batch_created(self) -> None:
         """Begin with a batch at once."""
         self._batch_wanted.set()
+
+    def schedule_changed(self) -> None:
+        """Look at once which schedules are due."""
+        self._schedule_changed.set()
 
     def _accept(self, batch: Sequence[Submit]) -> list[Answer | OrbitError]:
         return tasks_accept(self.database, batch, self, self._scarce)
@@ -180,18 +189,19 @@ class PulseNode:
                 wait = min(limits.SWEEP_SECONDS, due[0] / 1_000_000 - (time.monotonic() - began))
             self._stopping.wait(max(wait, 0.001))
 
-    def _batch_loop(self) -> None:
+    def _timed_loop(self, run_once: Callable[[], float], wanted: Event) -> None:
+        """Run what says itself in how many seconds it has to be run again, or when it is wanted."""
         while not self._stopping.is_set():
-            wait = [limits.BATCH_PROBE_SECONDS]
+            wait = [limits.PROBE_SECONDS]
 
             def step(wait: list[float] = wait) -> int:
-                wait[0] = self.batches.run_once()
+                wait[0] = run_once()
                 return 0
 
             self._guarded(step)
-            self._batch_wanted.wait(wait[0])
+            wanted.wait(wait[0])
             if not self._stopping.is_set():
-                self._batch_wanted.clear()
+                wanted.clear()
 
     def _verification_loop(self) -> None:
         while not self._stopping.is_set():

@@ -96,6 +96,7 @@ class SourceKind(StrEnum):
     WORKFLOW = "WORKFLOW"
     RETRY = "RETRY"
     VERIFICATION = "VERIFICATION"
+    SCHEDULE = "SCHEDULE"
 
 
 class BatchState(StrEnum):
@@ -132,3 +133,28 @@ class VerificationOutcome(StrEnum):
     UNKNOWN = "UNKNOWN"  # the verifier could not tell
     FAILED = "FAILED"  # the verification itself failed, or its answer was none
     SUPERSEDED = "SUPERSEDED"  # the review was settled before: the answer is evidence only
+
+
+class ScheduleState(StrEnum):
+    """Whether a schedule fires."""
+
+    ACTIVE = "ACTIVE"  # it fires when its time comes; leaves by a pause, by losing its rights, or at its end
+    PAUSED = "PAUSED"  # an operator has paused it; leaves by a resume
+    STOPPED = "STOPPED"  # whoever it acts for has lost the right; leaves by a resume
+    ENDED = "ENDED"  # no instant is left; leaves by a change
+
+
+class FiringState(StrEnum):
+    """What became of a firing."""
+
+    QUEUED = "QUEUED"  # it waits until what the firing before has made is over
+    FIRED = "FIRED"  # terminal: its task or instance was made
+    SKIPPED = "SKIPPED"  # terminal: one instant or a range, for the reason that stands with it
+    REFUSED = "REFUSED"  # terminal: its task or instance was refused for good; the error tells why
+
+
+class SubjectKind(StrEnum):
+    """What a schedule makes."""
+
+    TASK = "TASK"
+    INSTANCE = "INSTANCE"

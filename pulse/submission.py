@@ -351,7 +351,7 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "deadline_at": times.deadline_at,
         "business_key": None if request.business_key is None else request.business_key.encode(),
         "source_kind": _source_kind(request),
-        "source_id": (request.verifies or request.retry_of) if owner is None else owner.instance_id,
+        "source_id": _maker(request) if owner is None else owner.instance_id,
         "source_step": None if owner is None else owner.step,
         "source_round": None if owner is None else owner.round,
         "retry_of": request.retry_of,
@@ -386,11 +386,17 @@ def _wait_reason(draft: _Draft, times: Times, *, now: Micros) -> WaitReason:
     return WaitReason.DELAYED if times.available_at > now else WaitReason.READY
 
 
+def _maker(request: TaskRequest) -> bytes | None:
+    return request.verifies or request.retry_of or request.schedule_id
+
+
 def _source_kind(request: TaskRequest) -> SourceKind:
     if request.owner is not None:
         return SourceKind.WORKFLOW
     if request.verifies is not None:
         return SourceKind.VERIFICATION
+    if request.schedule_id is not None:
+        return SourceKind.SCHEDULE
     return SourceKind.API if request.retry_of is None else SourceKind.RETRY
 
 
