@@ -43,7 +43,7 @@ def task_request(body: SubmitTask, *, namespace_id: bytes, at: str = "") -> Task
         deadline_at=_instant(body.deadline_at, f"{at}/deadline_at"),
         attempt_timeout_micros=_span(body.attempt_timeout_seconds),
         priority=limits.PRIORITY_DEFAULT if body.priority is None else body.priority,
-        retry=_retry(body.retry),
+        retry=retry_wish(body.retry),
         business_key=body.business_key,
         concurrency_keys=() if body.concurrency_keys is None else tuple(body.concurrency_keys),
         fairness_key=body.fairness_key,
@@ -57,7 +57,8 @@ def _instant(text: str | None, pointer: str) -> Micros | None:
     return None if text is None else from_rfc3339(text, pointer=pointer)
 
 
-def _retry(given: Retry | None) -> RetryWish | None:
+def retry_wish(given: Retry | None) -> RetryWish | None:
+    """Read what is said of a retry policy."""
     if given is None:
         return None
     return RetryWish(given.max_attempts, _span(given.backoff_seconds), _span(given.backoff_seconds_max))

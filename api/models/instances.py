@@ -36,7 +36,7 @@ class ParentLink(Struct, kw_only=True):
 
 
 class Instance(Struct, kw_only=True):
-    """An instance; `input` and `output` where one is read."""
+    """An instance; `started_by` is a credential's id or schedule:ID; `input` and `output` where one is read."""
 
     id: HexId
     workflow: str
@@ -51,6 +51,7 @@ class Instance(Struct, kw_only=True):
     forked_from: HexId | None
     parent: ParentLink | None
     root_id: HexId
+    started_by: str
     labels: dict[str, str]
     error: dict[str, Any] | None
     started_at: Instant

@@ -49,6 +49,7 @@ from orbit.sdk.models import (
     TaskResult,
 )
 from orbit.sdk.namespaces import NamespaceCalls
+from orbit.sdk.schedules import ScheduleCalls
 from orbit.sdk.signals import SignalCalls
 from orbit.sdk.transport import Exchange, Transport
 from orbit.sdk.type_calls import TypeCalls
@@ -63,7 +64,16 @@ YAML_TYPE = "application/yaml"
 SubjectT = TypeVar("SubjectT", Task, Instance)
 
 
-class Client(KeyCalls, VersionCalls, SignalCalls, InstanceMoveCalls, TypeCalls, NamespaceCalls, BatchCalls):
+class Client(
+    KeyCalls,
+    VersionCalls,
+    SignalCalls,
+    InstanceMoveCalls,
+    TypeCalls,
+    NamespaceCalls,
+    BatchCalls,
+    ScheduleCalls,
+):
     """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
 
     What is not given is read from the environment: `ORBIT_URL`, `ORBIT_TOKEN` or `ORBIT_CREDENTIALS_FILE`.

@@ -285,6 +285,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     forked_from: str | None = None
     parent: dict[str, Any] | None = None
     root_id: str = ""
+    started_by: str = ""
     labels: dict[str, str] = {}
     error: dict[str, Any] | None = None
     started_at: str = ""
