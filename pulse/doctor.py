@@ -15,6 +15,7 @@ from pulse.fairness import entries_make
 from pulse.gates import release_of
 from pulse.keys import places_leave
 from pulse.quotas import quotas_mark
+from pulse.schedules.store import schedules_mend, schedules_wrong
 from pulse.states import TERMINAL, TaskState, WaitReason
 from pulse.store.gate import gates_lock, tasks_hold, tasks_release, tasks_unmark
 from pulse.store.lanes import delayed_insert, ready_insert
@@ -49,13 +50,18 @@ __all__ = ["Drift", "examine", "is_repairable", "repair"]
 T = TypeVar("T")
 
 _USAGE = frozenset({"active", "leased_unstarted"})
-_OTHERS = frozenset({"settings", "quota", "held", "deadline", "verification"})
+_SCHEDULES = frozenset({"schedule_backlog", "schedule_asleep"})
+_OTHERS = frozenset({"settings", "quota", "held", "deadline", "verification"}) | _SCHEDULES
 _BATCH = 500
 
 
 def examine(database: Database) -> list[Drift]:
     """Recount everything and return what differs."""
-    return database.transaction(drifts_find, is_snapshot=True)
+    return database.transaction(_found, is_snapshot=True)
+
+
+def _found(tx: Transaction) -> list[Drift]:
+    return drifts_find(tx) + [Drift(*each) for each in schedules_wrong(tx)]
 
 
 def is_repairable(drift: Drift) -> bool:
@@ -92,6 +98,7 @@ def repair(database: Database) -> list[Drift]:
         database.transaction(partial(_mend, _place, batch))
     each(["held"], _hold)
     each(["deadline"], sweep_again)
+    each(["schedule_backlog", "schedule_asleep"], lambda tx, ids: schedules_mend(tx, ids, now=tx.now()))
     each(["verification"], lambda tx, ids: verifications_remember(tx, ids, now=tx.now()))
     return found
 
@@ -105,7 +112,7 @@ def _batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
 
 
 def _counted(tx: Transaction) -> tuple[int, list[Drift]]:
-    return turn_read(tx), drifts_find(tx)
+    return turn_read(tx), _found(tx)
 
 
 def _add(tx: Transaction, drifts: Sequence[Drift], turn: int) -> None:

@@ -56,11 +56,11 @@ class PulseNode:
         self.deadlines = DeadlineSweep(database, self)
         self.batches = BatchRunner(database)
         self.batches.operations |= task_operations(self)
-        self.firer = Firer(database, self)
         self._batch_wanted = Event()
         self._schedule_changed = Event()
         self._verification_wanted = Event()
         self._stopping = Event()
+        self.firer = Firer(database, self, breathe=lambda: self._stopping.wait(0))
         self._keys_free = Event()
         self._loops: list[gevent.Greenlet[..., None]] = []
 

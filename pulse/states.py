@@ -153,6 +153,20 @@ class FiringState(StrEnum):
     REFUSED = "REFUSED"  # terminal: its task or instance was refused for good; the error tells why
 
 
+SCHEDULE_MOVES: dict[ScheduleState, frozenset[ScheduleState]] = {
+    ScheduleState.ACTIVE: frozenset({ScheduleState.PAUSED, ScheduleState.STOPPED, ScheduleState.ENDED}),
+    ScheduleState.PAUSED: frozenset({ScheduleState.ACTIVE}),
+    ScheduleState.STOPPED: frozenset({ScheduleState.ACTIVE, ScheduleState.PAUSED}),
+    ScheduleState.ENDED: frozenset({ScheduleState.ACTIVE, ScheduleState.STOPPED}),
+}
+FIRING_MOVES: dict[FiringState, frozenset[FiringState]] = {
+    FiringState.QUEUED: frozenset({FiringState.FIRED, FiringState.REFUSED}),
+    FiringState.FIRED: frozenset(),
+    FiringState.SKIPPED: frozenset(),
+    FiringState.REFUSED: frozenset(),
+}
+
+
 class SubjectKind(StrEnum):
     """What a schedule makes."""
 

@@ -12,7 +12,7 @@ Locks: schedules, then what instances and tasks need.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -86,10 +86,21 @@ class _Turn(Struct):
 
 
 class Firer:
-    """Fires schedules, on any number of nodes. `maker` starts instances; without one only tasks are made."""
+    """Fires schedules, on any number of nodes. `maker` starts instances; without one only tasks are made.
 
-    def __init__(self, database: Database, around: Surroundings, maker: InstanceMaker | None = None) -> None:
+    `breathe` lets others run between two schedules: each may compute for some 30 ms after a long downtime.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        around: Surroundings,
+        maker: InstanceMaker | None = None,
+        *,
+        breathe: Callable[[], object] = lambda: None,
+    ) -> None:
         self.maker = maker
+        self._breathe = breathe
         self._database = database
         self._around = around
 
@@ -126,10 +137,12 @@ class Firer:
         busy = self._busy(tx, turns)
         for turn in turns:
             turn.plan = _plan(tx, turn, is_busy=turn.row.id in busy, now=now)
+            if not tx.is_sqlite:
+                self._breathe()  # an embedded database works in a thread of its own, which holds nobody up
         _wish(tx, turns)
         self._make(tx, turns)
         after = [_record(tx, turn, now=now) for turn in turns]
-        schedules_write(tx, [turn.row for turn in turns])
+        schedules_write(tx, [(before, turn.row) for before, turn in zip(rows, turns, strict=True)])
         firings_insert(tx, [row for rows_ in after for row in rows_])
         events = [event for turn, before in zip(turns, rows, strict=True) for event in _events(turn, before)]
         if events:

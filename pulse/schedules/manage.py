@@ -219,7 +219,7 @@ class Schedules:
             if written is row:
                 return Made(row.id, {"schedule": before})
             written = replace(written, revision=row.revision + 1)
-            schedules_write(tx, [written])
+            schedules_write(tx, [(row, written)])
             after = self.json(tx, [written])[0]
             return self._made(tx, (command, actor, change.reason), written, (before, after))
 

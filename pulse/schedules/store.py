@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import and_, bindparam, func, or_, select, update
 
 from orbit.database.hot import Hot
@@ -16,7 +17,7 @@ from orbit.tables import credential, namespace
 from pulse.schedules.content import Content, Revision, content_read
 from pulse.schedules.policy import RangeReason, Run
 from pulse.schedules.tables import firing, schedule, schedule_revision
-from pulse.states import FiringState, ScheduleState, SubjectKind
+from pulse.states import SCHEDULE_MOVES, FiringState, ScheduleState, SubjectKind
 from pulse.tables import task
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Standing(Struct, frozen=True):
 
 
 _WAITING = Hot(
-    select(schedule.c.id, schedule.c.look_at)
+    through(select(schedule.c.id, schedule.c.look_at), schedule, "pulse_schedule_by_look")
     .where(schedule.c.look_at.is_not(None))
     .order_by(schedule.c.look_at, schedule.c.id)
     .limit(bindparam("limit")),
@@ -104,6 +105,23 @@ _QUEUED = (
 _TASKS = through(select(task.c.id, task.c.state), task).where(ids_in(task.c.id))
 _SUCCESSORS = through(select(task.c.id, task.c.state, task.c.retry_of), task, "pulse_task_by_retry_of").where(
     ids_in(task.c.retry_of)
+)
+_BACKLOGS = (
+    select(schedule.c.id, schedule.c.backlog, func.count(firing.c.id))
+    .join(firing, and_(firing.c.schedule_id == schedule.c.id, firing.c.state == FiringState.QUEUED), isouter=True)
+    .group_by(schedule.c.id, schedule.c.backlog)
+)
+_ASLEEP = select(schedule.c.id).where(
+    schedule.c.look_at.is_(None),
+    or_(
+        schedule.c.state == ScheduleState.ACTIVE,
+        and_(schedule.c.state == ScheduleState.ENDED, schedule.c.backlog > 0),
+    ),
+)
+_LOST = (
+    select(schedule.c.id)
+    .join(task, task.c.id == schedule.c.latest_id, isouter=True)
+    .where(schedule.c.latest_kind == SubjectKind.TASK, task.c.id.is_(None))
 )
 _RIGHTS = (
     select(
@@ -169,8 +187,12 @@ def schedule_insert(tx: Transaction, made: ScheduleRow) -> None:
     tx.insert(schedule, [_columns(made)])
 
 
-def schedules_write(tx: Transaction, rows: Sequence[ScheduleRow]) -> None:
-    """Write locked schedules back."""
+def schedules_write(tx: Transaction, changes: Sequence[tuple[ScheduleRow, ScheduleRow]]) -> None:
+    """Write locked schedules back, each as it was and as it is now; a state only moves as its table says."""
+    for before, after in changes:
+        is_allowed = after.state is before.state or after.state in SCHEDULE_MOVES[before.state]
+        assert is_allowed, f"a schedule does not move from {before.state} to {after.state}"
+    rows = [after for _, after in changes]
     constant = ("namespace_id", "created_at")
     changed = [{name: value for name, value in _columns(row).items() if name not in constant} for row in rows]
     tx.update_many(schedule, rows=changed)
@@ -306,6 +328,38 @@ def _standing(row: Row[Any]) -> Standing:
         lost = ("CREDENTIAL_REVOKED", "the credential that it acts with was revoked")
     queues = None if row.queues is None else frozenset(json.loads(row.queues))
     return Standing(frozenset(json.loads(row.scopes)), queues, lost)
+
+
+def schedules_wrong(tx: Transaction) -> list[tuple[str, bytes, int, int]]:
+    """Find schedules that nobody would look at again, or whose backlog or latest task is not what it says.
+
+    Each with a name, its id, what is stored and what is counted; read it in a snapshot.
+    """
+    backlogs = ((row[0], int(row[1]), int(row[2])) for row in list[Any](tx.rows(_BACKLOGS)))
+    return [
+        *(("schedule_backlog", key, stored, counted) for key, stored, counted in backlogs if stored != counted),
+        *(("schedule_asleep", row[0], 0, 1) for row in list[Any](tx.rows(_ASLEEP))),
+        *(("schedule_latest", row[0], 1, 0) for row in list[Any](tx.rows(_LOST))),
+    ]
+
+
+def schedules_mend(tx: Transaction, ids: Collection[bytes], *, now: Micros) -> None:
+    """Count the backlog of schedules again under their locks, and let a node look at those that are in use."""
+    changes = []
+    for schedule_id in sorted(ids):
+        row = tx.row(select(schedule).where(schedule.c.id == schedule_id).with_for_update())
+        assert row is not None, "a schedule is never removed"
+        before = _schedule(row)
+        counted = tx.row(
+            select(func.count())
+            .select_from(firing)
+            .where(firing.c.schedule_id == schedule_id, firing.c.state == FiringState.QUEUED)
+        )
+        backlog = 0 if counted is None else int(counted[0])
+        is_used = before.state is ScheduleState.ACTIVE or (before.state is ScheduleState.ENDED and backlog > 0)
+        look_at = (before.look_at or now) if is_used else None
+        changes.append((before, replace(before, backlog=backlog, look_at=look_at)))
+    schedules_write(tx, changes)
 
 
 def firing_new(schedule_id: bytes, **fields: Any) -> FiringRow:

@@ -1,6 +1,7 @@
 """Schedules over HTTP: what must be said, what is refused where, rights, audit, previews, instances."""
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from orbit.access import Scope
 from orbit.clock import SECOND, Micros, from_rfc3339, to_rfc3339
 from orbit.database import Database
 from tests.support.http import Api, Caller
+from tests.support.pulse import Pulse
 
 QUEUE = {"name": "main", "max_concurrency": 8, "rate_per_second": 100}
 TASK = {"queue": "main", "type": "echo", "version": 1}
@@ -328,3 +330,30 @@ def test_too_many_running_instances_keep_the_instant(caller: Caller, node: Node,
     move_to(database, anchor + 63 * SECOND)
     run(node)
     assert [each["state"] for each in firings(caller, made)] == ["FIRED", "FIRED"]
+
+
+def test_r143_a_flow_a_schedule_and_a_queue_are_paused_apart(caller: Caller, node: Node, database: Database) -> None:
+    """All eight combinations: whether it fires depends on the schedule alone, what may start on the other two."""
+    publish(caller)
+    pulse = Pulse(database)
+    queue = caller.get("/v1/queues").data[0]
+    settings = {"max_concurrency": 8, "rate_per_second": 100, "max_unfinished_tasks": 1000, "reason": "r"}
+    for number, paused in enumerate(product((False, True), repeat=3)):
+        is_flow, is_schedule, is_queue = paused
+        revision = caller.get(f"/v1/queues/{queue['id']}").data["revision"]
+        body = settings | {"expected_revision": revision, "paused": is_queue}
+        assert caller.post(f"/v1/queues/{queue['id']}:configure", body).status == 200
+        target = {"workflow": "flow", "input": {"n": number}}
+        made = create(caller, task=None, workflow=target, paused=is_schedule)
+        run(node)
+        fired = firings(caller, made)
+        assert len(fired) == (0 if is_schedule else 1), paused
+        if fired and is_flow:
+            caller.post(f"/v1/instances/{fired[0]['instance_id']}:pause", {"reason": "r"})
+        claimed = pulse.claim(type_="do.a")
+        assert len(claimed) == (0 if any(paused) else 1), paused
+        for assignment in claimed:
+            pulse.release(assignment)
+        if fired:
+            caller.post(f"/v1/instances/{fired[0]['instance_id']}:cancel", {"reason": "r"})
+            node.runner.run_once()

@@ -5,19 +5,32 @@ import threading
 from itertools import pairwise
 
 import pytest
+from sqlalchemy import update
 
 from orbit.clock import SECOND, Micros
 from orbit.database import Transaction
 from orbit.errors import InvalidRequest, NotFound, OrbitError, StateConflict
+from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
 from orbit.store.tenancy import credential_change, credential_revoke, namespace_disable
 from pulse import limits
+from pulse.doctor import examine, is_repairable, repair
 from pulse.listener import InstanceStart
 from pulse.schedules.content import InstanceTarget, TaskTarget
 from pulse.schedules.firing import Firer
 from pulse.schedules.policy import Misfire, MisfirePolicy, Overlap, OverlapPolicy
 from pulse.schedules.rules import TimeRule
-from pulse.states import ErrorClass, FiringState, ScheduleState, SourceKind, TaskState, WaitReason
+from pulse.schedules.tables import schedule
+from pulse.states import (
+    FIRING_MOVES,
+    SCHEDULE_MOVES,
+    ErrorClass,
+    FiringState,
+    ScheduleState,
+    SourceKind,
+    TaskState,
+    WaitReason,
+)
 from tests.support.pulse import Pulse
 from tests.support.pulse_world import CutOff, Fragile
 from tests.support.schedules import Scheduling, every
@@ -448,3 +461,40 @@ def test_c018_a_rate_does_not_drift(pulse: Pulse, schedules: Scheduling, anchor:
     assert len(rows) == 61
     assert {b.scheduled_at - a.scheduled_at for a, b in pairwise(rows)} == {10 * SECOND}
     assert all((row.fired_at or 0) - row.scheduled_at < 10 * SECOND for row in rows)
+
+
+def test_the_doctor_finds_and_mends_what_is_wrong_with_schedules(
+    pulse: Pulse, schedules: Scheduling, anchor: Micros
+) -> None:
+    serial = Overlap(policy=OverlapPolicy.QUEUE, max_backlog=2)
+    made = schedules.create(every(60, anchor_at=anchor), overlap=serial)
+    schedules.run_at(*at(anchor, 0, 60))
+    assert examine(schedules.database) == []
+
+    def damage(**values: object) -> None:
+        statement = update(schedule).where(schedule.c.id == made).values(**values)
+        schedules.database.transaction(lambda tx: tx.execute(statement))
+
+    damage(backlog=2, look_at=None)
+    found = examine(schedules.database)
+    assert {(each.name, each.stored, each.counted) for each in found} == {
+        ("schedule_backlog", 2, 1),
+        ("schedule_asleep", 0, 1),
+    }
+    assert all(is_repairable(each) for each in found)
+    assert repair(schedules.database) == found
+    assert examine(schedules.database) == []
+    pulse.succeed(pulse.run())
+    schedules.run()
+    assert [state for state, _, _ in schedules.told(made, anchor)] == ["FIRED", "FIRED"]
+    damage(latest_id=new_id())
+    (lost,) = examine(schedules.database)
+    assert (lost.name, is_repairable(lost)) == ("schedule_latest", False)
+    schedules.run_at(*at(anchor, 120))
+    assert schedules.told(made, anchor)[2:] == [("FIRED", 120, 1)]
+
+
+def test_states_of_schedules_and_firings_move_as_their_tables_say() -> None:
+    assert set(SCHEDULE_MOVES) == set(ScheduleState)
+    assert set(FIRING_MOVES) == set(FiringState)
+    assert [state for state, moves in FIRING_MOVES.items() if moves] == [FiringState.QUEUED]
