@@ -111,7 +111,7 @@ def test_c093_a_lock_wait_never_leaves_half_a_result(pulse: Pulse, database: Dat
             statement = text("SELECT active FROM pulse_queue_usage WHERE queue_id = :id FOR UPDATE")
             tx.row(statement, {"id": queue_id})  # type: ignore[attr-defined]
             blocked.set()
-            release.wait(20)
+            release.wait(60)
 
         database.transaction(work)
 
@@ -123,7 +123,7 @@ def test_c093_a_lock_wait_never_leaves_half_a_result(pulse: Pulse, database: Dat
     seen: list[TaskState] = []
     holder = threading.Thread(target=block)
     holder.start()
-    assert blocked.wait(10)
+    assert blocked.wait(60)
     timer = threading.Timer(1.0, let_go)
     timer.start()
     receipt = pulse.succeed(held)
@@ -162,7 +162,7 @@ def test_c091_a_deadlock_against_a_claim_is_run_again(pulse: Pulse, database: Da
     before = database.counts["deadlocks"]
     crossing = threading.Thread(target=cross)
     crossing.start()
-    assert held.wait(10)
+    assert held.wait(60)
     claimed = pulse.claim()
     crossing.join()
     assert ids(claimed) == [task_id]

@@ -42,7 +42,7 @@ def working(node: NodeProcess, worker: orbit.Worker) -> Iterator[None]:
     try:
         yield
     finally:
-        assert worker.drain(timeout=20)
+        assert worker.drain(timeout=60)
 
 
 def worker_of(node: NodeProcess) -> orbit.Worker:
@@ -105,7 +105,7 @@ def test_r104_a_result_is_what_its_type_promises_or_lies_elsewhere(node: NodePro
         results = {}
         for params in ("T-1", 7, "elsewhere"):
             task = SubmitTask(queue=QUEUE, type="make", version=1, params=params)
-            results[params] = client.result(client.submit_task(f"m-{params}", task).task.id, timeout_seconds=15)
+            results[params] = client.result(client.submit_task(f"m-{params}", task).task.id, timeout_seconds=60)
     assert (results["T-1"].state, results["T-1"].output) == ("SUCCEEDED", {"ref": "T-1"})
     error = results[7].error
     assert error is not None
@@ -131,7 +131,7 @@ def test_r108_a_contradicting_handler_gets_nothing_and_is_told_why(
 
     with working(node, worker):
         refused = submit(client, "careful")
-        assert client.result(submit(client, "plain"), timeout_seconds=10).state == "SUCCEEDED"
+        assert client.result(submit(client, "plain"), timeout_seconds=60).state == "SUCCEEDED"
         waiting = client.get_task(refused)
     assert (waiting.state, waiting.wait_reason, waiting.attempts) == ("WAITING", "NO_COMPATIBLE_WORKER", 0)
     assert "HANDLER_MISMATCH" in caplog.text

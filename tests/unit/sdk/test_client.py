@@ -172,7 +172,7 @@ def test_result_waits_by_long_polls_and_outlives_broken_reads(script: Script, cl
     script.answers.append(CUT)
     script.refusal(503, "UNAVAILABLE", {"Retry-After": "1"})
     script.success({"id": "2" * 32, "state": "SUCCEEDED", "revision": "4", "output": {"queue": None}})
-    task = client.result("2" * 32, timeout_seconds=20)
+    task = client.result("2" * 32, timeout_seconds=60)
     assert (task.state, task.output) == ("SUCCEEDED", {"queue": None})
     assert "after_revision" not in script.seen[0].path
     assert "after_revision=3" in script.seen[1].path
