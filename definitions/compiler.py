@@ -6,10 +6,6 @@ the same outcome everywhere.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,6 +15,7 @@ from definitions.bounds import Bounds, sequence
 from definitions.child_steps import wanted_by
 from definitions.children import ChildName, Children
 from definitions.codes import Code
+from definitions.collector import collector_paused
 from definitions.document import read_document
 from definitions.findings import Finding, Findings
 from definitions.graph import Graph, Node
@@ -69,7 +66,7 @@ def compile_definition(
     A child that it names and that is not among `children` is a finding. `is_strict`: so is a field that no schema
     declares; else it is looked for when an expression is evaluated. `allowed` is what one instance may use at most.
     """
-    with _collector_paused():
+    with collector_paused():
         return _compiled(text, children, is_strict=is_strict, allowed=allowed)
 
 
@@ -93,22 +90,6 @@ def _compiled(text: bytes | str, children: Children, *, is_strict: bool, allowed
         graph = _graph(model, woven, children, allowed=allowed, findings=findings)
     compiled = Compiled(None if findings else graph, findings.sorted(), decoded, data)
     return compiled if model is None else replace(compiled, identity=_identity(model), wanted=wanted_by(model.steps))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from looking at what is being built: all of it is kept, and looking costs 40 %.
-
-    What only the compiler needs has to be gone when this ends, or the collector looks at that first of all. Whoever
-    found the collector running starts it again, so it never stays off, also with compilations in threads.
-    """
-    was_running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_running:
-            gc.enable()
 
 
 def _refused(code: Code, message: str, data: bytes, place: tuple[int, int] = (1, 1)) -> Compiled:

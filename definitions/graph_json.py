@@ -188,17 +188,13 @@ def _expression_to_json(expression: Expression | None) -> Document | None:
     }
 
 
-def _positions(runs: list[list[int]]) -> Positions:
-    return Positions(tuple((offset, line, column) for offset, line, column in runs))
-
-
 def _expression_from_json(document: Document | None) -> Expression | None:
     return None if document is None else _certain_expression(document)
 
 
 def _certain_expression(document: Document) -> Expression:
     return stored_expression(
-        document["text"], positions=_positions(document["at"]), step_references=frozenset(document["steps"])
+        document["text"], positions=Positions.of(document["at"]), step_references=frozenset(document["steps"])
     )
 
 
@@ -214,7 +210,7 @@ def _template_from_json(document: Document | None) -> Template | None:
 
 
 def _certain_template(document: Document) -> Template:
-    places = {pointer: _positions(runs) for pointer, runs in document["at"].items()}
+    places = {pointer: Positions.of(runs) for pointer, runs in document["at"].items()}
     return stored_template(document["value"], places=places, step_references=frozenset(document["steps"]))
 
 

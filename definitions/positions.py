@@ -8,28 +8,48 @@ count from 1, and columns count characters, not bytes.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-_OFFSET, _LINE, _COLUMN = 0, 1, 2
+_OFFSET = 0
 
 
 class Positions(Struct, frozen=True, gc=False):
-    """Runs of `(offset, line, column)`: from each offset on, columns rise with the characters."""
+    """Where the text begins, and `later` runs of `(offset, line, column)`: from each on, columns rise with characters.
 
-    runs: tuple[tuple[int, int, int], ...] = ((0, 1, 1),)
+    Few texts have a later run, and those without are all that the garbage collector need not know of.
+    """
+
+    line: int = 1
+    column: int = 1
+    later: tuple[tuple[int, int, int], ...] = ()
+
+    @staticmethod
+    def of(runs: Sequence[Sequence[int]]) -> Positions:
+        """Make positions of runs, the first of which begins at offset 0."""
+        _, line, column = runs[0]
+        return Positions(line, column, tuple((run[0], run[1], run[2]) for run in runs[1:]) if len(runs) > 1 else ())
+
+    @property
+    def runs(self) -> tuple[tuple[int, int, int], ...]:
+        """All runs; the first begins at offset 0."""
+        return ((0, self.line, self.column), *self.later)
 
     def locate(self, offset: int) -> tuple[int, int]:
         """Return the line and column of the character at `offset`."""
-        runs = self.runs
-        index = 0 if len(runs) == 1 else max(bisect_right(runs, offset, key=lambda run: run[_OFFSET]) - 1, 0)
-        start, line, column = runs[index]
+        start, line, column = 0, self.line, self.column
+        if self.later and offset >= self.later[0][_OFFSET]:
+            start, line, column = self.later[bisect_right(self.later, offset, key=lambda run: run[_OFFSET]) - 1]
         return line, column + max(offset - start, 0)
 
     def from_offset(self, offset: int) -> Positions:
         """Return the positions of the text that begins at `offset` of this one."""
-        if offset == 0 and self.runs[0][_OFFSET] == 0:
+        if offset == 0:
             return self
         line, column = self.locate(offset)
-        later = tuple((start - offset, row, place) for start, row, place in self.runs if start > offset)
-        return Positions(((0, line, column), *later))
+        if not self.later:
+            return Positions(line, column)
+        return Positions(
+            line, column, tuple((start - offset, row, place) for start, row, place in self.later if start > offset)
+        )

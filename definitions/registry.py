@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.json import decode, encode
 
 from definitions.children import Child, ChildName, child_of
+from definitions.collector import collector_paused
 from definitions.compiler import Compiled
 from definitions.diff import diff_graphs
 from definitions.graph import ChildSpec, Graph
@@ -253,7 +254,8 @@ def graph_load(tx: Transaction, namespace_id: bytes, workflow: str, number: int)
 def graph_of(content: VersionContent) -> Graph:
     """Load a graph that was read. No database, and for a large one work of its own: it may run in a thread."""
     # We wrote it: what a strict reader asks of a stranger's text would take ten times as long.
-    return graph_from_json(decode(content.graph))
+    with collector_paused():
+        return graph_from_json(decode(content.graph))
 
 
 def versions_list(

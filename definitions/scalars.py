@@ -55,10 +55,10 @@ def positions_of(scalar: Scalar, source: Source) -> Positions:
     """Return the positions of `scalar.text` in the file."""
     text = source.text
     if scalar.style is None and text.startswith(scalar.text, scalar.start):
-        return Positions(((0, *scalar.place),))
+        return Positions(*scalar.place)
     if scalar.style in ("'", '"') and text[scalar.start + 1 : scalar.end - 1] == scalar.text:
         line, column = scalar.place
-        return Positions(((0, line, column + 1),))  # one line without escapes: the common case needs no scan
+        return Positions(line, column + 1)  # one line without escapes: the common case needs no scan
     out = _Out()
     if scalar.style in ("|", ">"):
         _scan_block(text, scalar, out)
@@ -67,8 +67,8 @@ def positions_of(scalar: Scalar, source: Source) -> Positions:
     else:
         _scan_flow(text, scalar.start + 1, scalar.end - 1, out, quote=scalar.style)
     if "".join(out.characters[: len(scalar.text)]) != scalar.text:
-        return Positions(((0, *scalar.place),))
-    return Positions(_runs(out.indexes, source))
+        return Positions(*scalar.place)
+    return Positions.of(_runs(out.indexes, source))
 
 
 def _runs(indexes: list[int], source: Source) -> tuple[tuple[int, int, int], ...]:

@@ -47,12 +47,12 @@ class Template(Struct, eq=False, gc=False):
     """A compiled template: immutable and safe to share. Equal if it is written equally at the same place."""
 
     source: Json
-    _render: Renderer | None
     step_references: frozenset[str]  # ids of the steps whose output it reads
     places: Places  # JSON pointer of a string with `${` → where it stands in the file
+    _render: Renderer | None = None
 
     def _made(self) -> Renderer:
-        """Compile a stored template when it is first used: loading a large graph must not hold the loop."""
+        """Make the renderer when it is first used: to check, publish or load a definition nothing is rendered."""
         self._render, _ = _Builder(None, self.places).build(self.source, "")
         return self._render
 
@@ -91,11 +91,11 @@ class CheckedTemplate(Struct, frozen=True):
 def check_template(value: Json, environment: Environment | None, places: Places | None = None) -> CheckedTemplate:
     """Check and compile `value`; `places` maps the JSON pointer of each string with `${` to its positions."""
     builder = _Builder(environment, places or {})
-    render, kind = builder.build(value, "")
+    _, kind = builder.build(value, "")
     template = None
     if not builder.problems:
         references = frozenset[str]().union(*(item.step_references for item in builder.expressions))
-        template = Template(value, render, step_references=references, places=builder.places_used)
+        template = Template(value, references, builder.places_used)
     return CheckedTemplate(template, kind, tuple(builder.problems))
 
 
@@ -109,7 +109,7 @@ def compile_template(value: Json, places: Places | None = None) -> Template:
 
 def stored_template(value: Json, *, places: Places, step_references: frozenset[str]) -> Template:
     """Return a template that was compiled and stored before; it is compiled again when it is first used."""
-    return Template(value, None, step_references=step_references, places=places)
+    return Template(value, step_references, places)
 
 
 def holes_of(template: Template) -> Iterator[tuple[tuple[str, ...], str, bool]]:

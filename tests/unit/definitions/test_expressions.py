@@ -98,7 +98,7 @@ def test_value(text: str, value: Any) -> None:
     ],
 )
 def test_error_has_code_and_place(text: str, code: str, column: int) -> None:
-    expression = compile_expression(text, positions=Positions(((0, 12, 5),)))
+    expression = compile_expression(text, positions=Positions(12, 5))
     with pytest.raises(EvaluationError) as caught:
         expression.evaluate(SCOPE)
     error = caught.value
