@@ -91,7 +91,7 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
     What of the policy is None is the registered type's to say. With `type_revision_id` that revision of the type is
     frozen and the params, accepted under it before, are not checked again. `verifies` is the task under review that it
     is to find out about: it is exempt from limits of unfinished tasks. `redact` is a JSON list of masked paths.
-    `schedule_id` is the schedule that makes it.
+    `schedule_id` is the schedule that makes it, for its instant `scheduled_at`.
     """
 
     namespace_id: bytes
@@ -125,6 +125,7 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
     verifies: bytes | None = None
     redact: str | None = None
     schedule_id: bytes | None = None
+    scheduled_at: Micros | None = None
 
     @property
     def is_silent(self) -> bool:

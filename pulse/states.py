@@ -157,7 +157,7 @@ SCHEDULE_MOVES: dict[ScheduleState, frozenset[ScheduleState]] = {
     ScheduleState.ACTIVE: frozenset({ScheduleState.PAUSED, ScheduleState.STOPPED, ScheduleState.ENDED}),
     ScheduleState.PAUSED: frozenset({ScheduleState.ACTIVE}),
     ScheduleState.STOPPED: frozenset({ScheduleState.ACTIVE, ScheduleState.PAUSED}),
-    ScheduleState.ENDED: frozenset({ScheduleState.ACTIVE, ScheduleState.STOPPED}),
+    ScheduleState.ENDED: frozenset({ScheduleState.ACTIVE, ScheduleState.PAUSED, ScheduleState.STOPPED}),
 }
 FIRING_MOVES: dict[FiringState, frozenset[FiringState]] = {
     FiringState.QUEUED: frozenset({FiringState.FIRED, FiringState.REFUSED}),

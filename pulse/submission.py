@@ -352,7 +352,7 @@ def _row(draft: _Draft, *, now: Micros) -> dict[str, Any]:
         "business_key": None if request.business_key is None else request.business_key.encode(),
         "source_kind": _source_kind(request),
         "source_id": _maker(request) if owner is None else owner.instance_id,
-        "source_step": None if owner is None else owner.step,
+        "source_step": _instant_of(request) if owner is None else owner.step,
         "source_round": None if owner is None else owner.round,
         "retry_of": request.retry_of,
         "operation_id": request.operation_id,
@@ -388,6 +388,11 @@ def _wait_reason(draft: _Draft, times: Times, *, now: Micros) -> WaitReason:
 
 def _maker(request: TaskRequest) -> bytes | None:
     return request.verifies or request.retry_of or request.schedule_id
+
+
+def _instant_of(request: TaskRequest) -> str | None:
+    """Write the instant of a schedule that a task stands for; it is kept where a workflow's step would stand."""
+    return None if request.scheduled_at is None else to_rfc3339(request.scheduled_at)
 
 
 def _source_kind(request: TaskRequest) -> SourceKind:

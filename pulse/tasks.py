@@ -14,7 +14,7 @@ from orbit.redaction import Path, below, masked, path_read
 from pulse.claim import window_room
 from pulse.explain import limit_details, place_details, unserved_since
 from pulse.quotas import Permits, permits_read
-from pulse.states import RecoverySafety, TaskState, WaitReason
+from pulse.states import RecoverySafety, SourceKind, TaskState, WaitReason
 from pulse.store.counters import Usage, usage_read
 from pulse.store.rows import dispatch_at
 from pulse.store.search import TaskFilter, tasks_find
@@ -143,7 +143,9 @@ def _instant(at: Micros | None) -> str | None:
 
 def _source(row: TaskRow) -> dict[str, Json]:
     source: dict[str, Json] = {"kind": row.source_kind, "id": _hex(row.source_id)}
-    if row.source_step is not None:
+    if row.source_kind == SourceKind.SCHEDULE:
+        source["scheduled_at"] = row.source_step
+    elif row.source_step is not None:
         source |= {"step": row.source_step, "round": row.source_round}
     return source
 

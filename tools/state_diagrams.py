@@ -1,4 +1,4 @@
-"""Write `docs/states.md` from the transition tables of the engine; with `--check`, only say whether it is true."""
+"""Write `docs/states.md` from the transition tables of both layers; with `--check`, only say whether it is true."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.states import CONTROL_MOVES, INSTANCE_MOVES, STEP_MOVES
+from pulse.states import FIRING_MOVES, SCHEDULE_MOVES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "states.md"
 
@@ -27,6 +28,11 @@ flow reaches by itself is direct.
 _CONTROL = "Beside its state: whether an operator lets it go on.\n"
 _STEP = "A step that is PENDING has no row. FAILED is left by an error handler or a person's decision only.\n"
 
+_SCHEDULE = """\
+Of `pulse/states.py`, as is the next. A schedule may be created PAUSED; STOPPED has lost the right to what it makes.
+"""
+_FIRING = "A firing is recorded as FIRED, SKIPPED or REFUSED at once, unless it has to wait for the one before.\n"
+
 
 def diagram(moves: Mapping[StateT, frozenset[StateT]]) -> str:
     """Draw a table as a Mermaid state diagram: the first state is where it begins, those without moves end it."""
@@ -42,6 +48,8 @@ def page() -> str:
         f"## Instance\n\n{_INSTANCE}\n{diagram(INSTANCE_MOVES)}",
         f"## Control\n\n{_CONTROL}\n{diagram(CONTROL_MOVES)}",
         f"## Step\n\n{_STEP}\n{diagram(STEP_MOVES)}",
+        f"## Schedule\n\n{_SCHEDULE}\n{diagram(SCHEDULE_MOVES)}",
+        f"## Firing\n\n{_FIRING}\n{diagram(FIRING_MOVES)}",
     ]
     return "\n".join([_HEAD, *parts])
 

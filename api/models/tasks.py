@@ -105,12 +105,13 @@ class RetryPolicy(Struct, kw_only=True):
 
 
 class Source(Struct, kw_only=True):
-    """What a task comes from directly; `step` and `round` if that is a workflow's instance."""
+    """What a task comes from directly: `step` and `round` of a workflow's instance, `scheduled_at` of a schedule."""
 
     kind: str
     id: HexId | None
     step: str | None = None
     round: int | None = None
+    scheduled_at: Instant | None = None
 
 
 class TaskError(Struct, kw_only=True, rename={"class_": "class"}):

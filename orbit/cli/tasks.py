@@ -94,7 +94,7 @@ def submit(type_: tuple[str, int], key: str, as_json: bool, is_watched: bool, **
 @click.option("--type", "type", type=Name(), help="Of this type, whatever its version.")
 @click.option("--business-key", help="With this business key.")
 @click.option("--label", metavar="NAME=VALUE", help="With this label.")
-@click.option("--source", metavar="KIND:ID", help="Made by this, such as workflow:INSTANCE or retry:TASK.")
+@click.option("--source", metavar="KIND:ID", help="Made by this, such as workflow:INSTANCE or schedule:ID.")
 @click.option("--created-after", metavar="INSTANT", help="Accepted at this instant (RFC 3339) or later.")
 @click.option("--created-before", metavar="INSTANT", help="Accepted before this instant.")
 @click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")

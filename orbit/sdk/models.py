@@ -151,6 +151,7 @@ class Source(Struct, frozen=True, kw_only=True):
     id: str | None = None
     step: str | None = None
     round: int | None = None
+    scheduled_at: str | None = None
 
 
 TASK_ENDS = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})

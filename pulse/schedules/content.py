@@ -115,7 +115,7 @@ def _of_era(era: Era, start: Micros) -> Iterator[tuple[Micros, Revision]]:
         yield at, era.revision
 
 
-def task_request(revision: Revision, *, namespace_id: bytes, schedule_id: bytes) -> TaskRequest:
+def task_request(revision: Revision, scheduled_at: Micros, *, namespace_id: bytes, schedule_id: bytes) -> TaskRequest:
     """Make the request of one firing's task."""
     target = revision.content.task
     assert target is not None, "the revision makes tasks"
@@ -136,6 +136,7 @@ def task_request(revision: Revision, *, namespace_id: bytes, schedule_id: bytes)
         concurrency_keys=target.concurrency_keys,
         fairness_key=target.fairness_key,
         schedule_id=schedule_id,
+        scheduled_at=scheduled_at,
     )
 
 

@@ -28,6 +28,7 @@ from orbit.logs import get_logger
 from orbit.store.journal import EventRecord, events_insert
 from pulse import limits
 from pulse.listener import InstanceMaker, InstanceStart
+from pulse.requests import TaskRequest
 from pulse.schedules.content import Era, eras_of, task_request
 from pulse.schedules.deciding import Plan, advanced, plan, plan_queued
 from pulse.schedules.policy import Action, Outcome, OverlapPolicy, RangeReason, cut_off
@@ -179,12 +180,7 @@ class Firer:
         if instances:
             self._start(tx, instances)
         if tasks:
-            submits = [
-                Submit(
-                    task_request(_revision(wish), namespace_id=wish.turn.row.namespace_id, schedule_id=wish.turn.row.id)
-                )
-                for wish in tasks
-            ]
+            submits = [Submit(_request_of(wish)) for wish in tasks]
             for wish, answer in zip(tasks, tasks_submit(tx, submits, self._around), strict=True):
                 wish.made = answer if isinstance(answer, OrbitError) else answer.subject_id
 
@@ -265,6 +261,11 @@ def _narrower(one: frozenset[str] | None, other: frozenset[str] | None) -> froze
 def _revision(wish: _Wish) -> Revision:
     assert wish.turn.plan is not None
     return wish.turn.plan.revision
+
+
+def _request_of(wish: _Wish) -> TaskRequest:
+    row, scheduled_at = wish.turn.row, wish.outcome.scheduled_at
+    return task_request(_revision(wish), scheduled_at, namespace_id=row.namespace_id, schedule_id=row.id)
 
 
 def _start_of(wish: _Wish) -> InstanceStart:

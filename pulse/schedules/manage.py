@@ -149,10 +149,13 @@ class Schedules:
         return self._change(tx, (command, actor), change, write)
 
     def pause(self, tx: Transaction, command: Command, actor: Actor, change: ScheduleChange) -> Answer:
-        """Let a schedule fire nothing more; what it has made goes on. Raises StateConflict for one that has ended."""
+        """Let a schedule fire nothing more; what it has made goes on.
+
+        Raises StateConflict for one that has ended and of which nothing waits.
+        """
 
         def write(row: ScheduleRow, _now: Micros) -> ScheduleRow:
-            if row.state is ScheduleState.ENDED:
+            if row.state is ScheduleState.ENDED and not row.backlog:
                 raise StateConflict("the schedule has ended", details={"state": row.state})
             if row.state is ScheduleState.PAUSED:
                 return row
@@ -260,7 +263,7 @@ class Schedules:
 
     def _check_task(self, tx: Transaction, order: ScheduleOrder, revision: Revision) -> None:
         namespace_id = order.caller.namespace_id
-        request = task_request(revision, namespace_id=namespace_id, schedule_id=b"")
+        request = task_request(revision, 0, namespace_id=namespace_id, schedule_id=b"")
         order.caller.require_queue(request.queue)
         if not queue_ids(tx, namespace_id, {request.queue}):
             raise queue_not_found()

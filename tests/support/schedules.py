@@ -28,6 +28,11 @@ def every(seconds: float, **fields: Any) -> TimeRule:
     return TimeRule(every_micros=round(seconds * SECOND), **fields)
 
 
+def at(anchor: Micros, *seconds: float) -> list[Micros]:
+    """Give instants a moment after those of a rate."""
+    return [anchor + round((each + 0.2) * SECOND) for each in seconds]
+
+
 class Scheduling:
     """The schedules of a namespace, made with the rights of one credential."""
 

@@ -142,7 +142,7 @@ def test_r131_a_firing_and_its_task_lead_to_each_other(caller: Caller, node: Nod
     run(node)
     (fired,) = firings(caller, made)
     task = caller.get(f"/v1/tasks/{fired['task_id']}").data
-    assert task["source"] == {"kind": "SCHEDULE", "id": made["id"]}
+    assert task["source"] == {"kind": "SCHEDULE", "id": made["id"], "scheduled_at": fired["scheduled_at"]}
     assert [each["id"] for each in caller.get(f"/v1/tasks?source=schedule:{made['id']}").data] == [task["id"]]
     assert (fired["state"], fired["count"], fired["schedule_revision"], fired["instance_id"]) == ("FIRED", 1, "1", None)
     assert fired["scheduled_at"] == fired["last_at"] == made["configuration"]["anchor_at"]
@@ -195,6 +195,7 @@ def test_r185_changes_of_a_schedule_are_audited(caller: Caller) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.requirement("R106")
 def test_rights_are_asked_for_and_what_is_out_of_range_does_not_exist(api: Api, caller: Caller) -> None:
     made = create(caller)
     path = f"/v1/schedules/{made['id']}"
