@@ -134,7 +134,8 @@ def _count_kept(used: Used, outcomes: Outcomes) -> None:
         name = step.id.split("[")[0]
         kept += ROW_BYTES + len(encode([step.error, step.log, step.items]))
         own = values.get(name, 0) if step.state is not StepState.SKIPPED else 0
-        kept += VALUE_BYTES_MAX * (own + (step.reason is StepReason.HANDLED))
+        is_given = step.reason is StepReason.HANDLED and step.state is StepState.SUCCEEDED  # a handler's `value`
+        kept += VALUE_BYTES_MAX * (own + is_given)
     advances = {line.at_seconds for line in outcomes.trace}
     kept += sum(len(encode(line.entry)) for line in outcomes.trace) + len(advances) * ROW_BYTES // 8
     for child, inner in zip(outcomes.children, used.below, strict=True):
