@@ -45,6 +45,7 @@ from api.resources.queues import Queues
 from api.resources.recovery import TaskRecovery
 from api.resources.schedules import ScheduleResource
 from api.resources.signals import SignalResource
+from api.resources.subscriptions import Subscriptions
 from api.resources.task_types import TaskTypes
 from api.resources.tasks import Tasks
 from api.resources.versions import WorkflowVersions
@@ -144,6 +145,7 @@ class Node:
             *SignalResource(Signals(database, advancer.flows, version_to_start, self.runner.wake)).operations(),
             *Workers(database).operations(),
             *Journal(database).operations(),
+            *Subscriptions(database).operations(),
         ]
         node_resource.publish(document_make(self.operations, version=orbit.__version__))
         self.application = self.in_flight.counted(app_make(self.operations, self.authenticator, self._observe))

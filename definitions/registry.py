@@ -143,7 +143,8 @@ def version_publish(
         workflow_update(tx, namespace_id, followed(tx, namespace_id, known))
     audit_insert(tx, _audit(made, actor), now=now)
     data = dumps({"workflow": made.workflow, "version": made.version}).decode()
-    events_insert(tx, [EventRecord(namespace_id, "workflow.published", made.id, 1, data)], now=now)
+    event = EventRecord(namespace_id, "workflow.published", made.id, 1, data, workflow=made.workflow)
+    events_insert(tx, [event], now=now)
     if known is None:
         return Published(made, deduplicated=False)
     return Published(made, deduplicated=False, warnings=_warnings(known, graph))

@@ -161,4 +161,5 @@ def _tell(
     now = tx.now()
     audit_insert(tx, record, now=now)
     data = dumps({"workflow": change.workflow, "version": version.version, **shown[1]}).decode()
-    events_insert(tx, [EventRecord(change.namespace_id, kind, version.id, revision, data)], now=now)
+    event = EventRecord(change.namespace_id, kind, version.id, revision, data, workflow=change.workflow)
+    events_insert(tx, [event], now=now)

@@ -358,7 +358,10 @@ def events_of(stored: Stored, record: Recorded) -> list[EventRecord]:
         if is_alarm:
             data["step"] = entry.step
         text = dumps(data).decode()
-        found.append(EventRecord(origin.namespace_id, entry.kind, stored.instance.id, record.revision, text))
+        instance_id = stored.instance.id
+        found.append(
+            EventRecord(origin.namespace_id, entry.kind, instance_id, record.revision, text, workflow=origin.workflow)
+        )
     return found
 
 

@@ -374,7 +374,7 @@ def _keep(tx: Transaction, sending: Sending, row: StoredSignal, *, revision: int
     subject = row.id if row.instance_id is None else row.instance_id
     kind = "signal.kept" if row.instance_id is None else "instance.signalled"
     data = {"workflow": row.workflow, "signal": receipt["id"], "name": row.name, "signal_id": row.signal}
-    event = EventRecord(row.namespace_id, kind, subject, revision, dumps(data).decode())
+    event = EventRecord(row.namespace_id, kind, subject, revision, dumps(data).decode(), workflow=row.workflow)
     events_insert(tx, [event], now=row.sent_at)
     record = AuditRecord(
         namespace_id=row.namespace_id,

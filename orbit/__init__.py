@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from orbit.sdk.settings import Connection
     from orbit.sdk.signal_models import SendSignal
+    from orbit.sdk.subscription_models import ConfigureSubscription, CreateSubscription, Delivery, Event, Subscription
     from orbit.sdk.type_models import OutputReference, PutTaskType, Retry, TaskType, TypeDefaults
     from orbit.sdk.worker import Worker
 
@@ -76,12 +77,16 @@ _PUBLIC: dict[str, str] = {
     "ConfigureNamespaceRequest": "orbit.sdk.namespaces",
     "ConfigureQueueRequest": "orbit.sdk.models",
     "ConfigureSchedule": "orbit.sdk.schedule_models",
+    "ConfigureSubscription": "orbit.sdk.subscription_models",
     "Connection": "orbit.sdk.settings",
     "ConnectionFailed": "orbit.sdk.errors",
     "CreateBatch": "orbit.sdk.batch_models",
     "CreateQueueRequest": "orbit.sdk.models",
     "CreateSchedule": "orbit.sdk.schedule_models",
+    "CreateSubscription": "orbit.sdk.subscription_models",
     "Defer": "orbit.sdk.outcomes",
+    "Delivery": "orbit.sdk.subscription_models",
+    "Event": "orbit.sdk.subscription_models",
     "Firing": "orbit.sdk.schedule_models",
     "Instance": "orbit.sdk.models",
     "InstanceResult": "orbit.sdk.models",
@@ -112,6 +117,7 @@ _PUBLIC: dict[str, str] = {
     "SendSignal": "orbit.sdk.signal_models",
     "StartInstance": "orbit.sdk.models",
     "SubmitTask": "orbit.sdk.models",
+    "Subscription": "orbit.sdk.subscription_models",
     "Task": "orbit.sdk.models",
     "TaskContext": "orbit.sdk.context",
     "TaskResult": "orbit.sdk.models",
@@ -139,12 +145,16 @@ __all__ = [
     "ConfigureNamespaceRequest",
     "ConfigureQueueRequest",
     "ConfigureSchedule",
+    "ConfigureSubscription",
     "Connection",
     "ConnectionFailed",
     "CreateBatch",
     "CreateQueueRequest",
     "CreateSchedule",
+    "CreateSubscription",
     "Defer",
+    "Delivery",
+    "Event",
     "Firing",
     "Instance",
     "InstanceResult",
@@ -175,6 +185,7 @@ __all__ = [
     "SendSignal",
     "StartInstance",
     "SubmitTask",
+    "Subscription",
     "Task",
     "TaskContext",
     "TaskResult",

@@ -43,6 +43,7 @@ class Scope(StrEnum):
     INSTANCES_SIGNAL = "instances:signal"
     WORKERS_CONNECT = "workers:connect"
     EVENTS_READ = "events:read"
+    EVENTS_MANAGE = "events:manage"
     AUDIT_READ = "audit:read"
     QUOTAS_MANAGE = "quotas:manage"
 

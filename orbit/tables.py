@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Index, Table, UniqueConstraint
+from sqlalchemy import CheckConstraint, Column, Index, PrimaryKeyConstraint, Table, UniqueConstraint
 
 from orbit.database import TABLE_OPTIONS, metadata
 from orbit.database import columns as kinds
@@ -106,5 +106,51 @@ event = Table(
     Index("orbit_event_by_subject", "subject_id", "subject_revision"),
     Index("orbit_event_for_list", "namespace_id", "created_at", "id"),
     comment="What happened, stored in the transaction that caused it",
+    **TABLE_OPTIONS,
+)
+
+subscription = Table(
+    "orbit_subscription",
+    metadata,
+    Column("id", kinds.identifier(), primary_key=True, comment="UUIDv7 of the subscription"),
+    Column("namespace_id", kinds.identifier(), nullable=False, comment="Whose events it gets"),
+    Column("name", kinds.word(128), nullable=False, comment="Unique in its namespace, exact"),
+    Column("state", kinds.word(16), nullable=False, comment="SubscriptionState"),
+    Column("filter", kinds.text(), nullable=False, comment="JSON of which events are meant"),
+    Column("visibility_micros", kinds.counter(), nullable=False, comment="How long a pulled delivery is hidden"),
+    Column("deliveries_max", kinds.small_int(), nullable=False, comment="How often one is handed out before it parks"),
+    Column("backlog_max", kinds.counter(), nullable=False, comment="More deliveries than these overflow it"),
+    Column("opens_at", kinds.instant(), nullable=False, comment="Events from here on get deliveries"),
+    Column("closes_at", kinds.instant(), comment="Events from here on get none; null while it has not overflowed"),
+    Column("reopens_at", kinds.instant(), comment="Events from here on get deliveries again; null until it is near"),
+    Column("read_at", kinds.instant(), comment="How far the log is read while it resumes: instant"),
+    Column("read_id", kinds.identifier(), comment="How far the log is read while it resumes: event of that instant"),
+    Column("effective_at", kinds.instant(), nullable=False, comment="From when the last change holds for all commits"),
+    Column("backlog", kinds.counter(), nullable=False, comment="Deliveries at the last measurement"),
+    Column("poisoned", kinds.counter(), nullable=False, comment="Parked ones among them"),
+    Column("measured_at", kinds.instant(), nullable=False, comment="When these were counted, microseconds UTC"),
+    Column("revision", kinds.counter(), nullable=False, comment="Rises with every change of state or settings"),
+    Column("created_at", kinds.instant(), nullable=False, comment="When it was made, microseconds UTC"),
+    Column("changed_at", kinds.instant(), nullable=False, comment="When it last changed, microseconds UTC"),
+    UniqueConstraint("namespace_id", "name", name="orbit_subscription_name_unique"),
+    CheckConstraint("revision >= 1", name="subscription_revision_positive"),
+    Index("orbit_subscription_by_measurement", "measured_at", "id"),
+    comment="Who wants which events, and how far they have got them",
+    **TABLE_OPTIONS,
+)
+
+delivery = Table(
+    "orbit_delivery",
+    metadata,
+    Column("subscription_id", kinds.identifier(), nullable=False, comment="Whose delivery it is"),
+    Column("event_id", kinds.identifier(), nullable=False, comment="What is delivered"),
+    Column("state", kinds.word(16), nullable=False, comment="DeliveryState"),
+    Column("visible_at", kinds.instant(), nullable=False, comment="From when it may be pulled, or parks"),
+    Column("deliveries_count", kinds.small_int(), nullable=False, comment="How often it was handed out"),
+    Column("token", kinds.identifier(), comment="Random; names the last handing out, null before the first"),
+    PrimaryKeyConstraint("subscription_id", "event_id", name="orbit_delivery_pk"),
+    CheckConstraint("deliveries_count >= 0", name="deliveries_not_negative"),
+    Index("orbit_delivery_for_pull", "subscription_id", "state", "visible_at", "event_id"),
+    comment="Events that a subscription has still to acknowledge; removed when it does",
     **TABLE_OPTIONS,
 )

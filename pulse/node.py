@@ -22,6 +22,7 @@ from pulse.execution import Execution
 from pulse.listener import TaskListener
 from pulse.schedules.firing import Firer
 from pulse.submission import Submit
+from pulse.subscription_sweep import SWEEP_SECONDS, subscriptions_sweep
 from pulse.sweeps import DeadlineSweep, delayed_sweep, lease_sweep
 from pulse.task_batches import task_operations
 from pulse.verification import verification_sweep
@@ -74,6 +75,7 @@ class PulseNode:
             gevent.spawn(self._sweep_loop, self.deadlines.run_once, _DEADLINE_SWEEP_SECONDS),
             gevent.spawn(self._timed_loop, self.batches.run_once, self._batch_wanted),
             gevent.spawn(self._timed_loop, self.firer.run_once, self._schedule_changed),
+            gevent.spawn(self._subscription_loop),
             gevent.spawn(self._verification_loop),
         ]
 
@@ -171,6 +173,11 @@ class PulseNode:
                 self._guarded(lambda: keys_forget(self.database))
             if count == 0:
                 self._keys_free.wait(limits.SWEEP_SECONDS)
+
+    def _subscription_loop(self) -> None:
+        while not self._stopping.is_set():
+            self._guarded(lambda: subscriptions_sweep(self.database))
+            self._stopping.wait(SWEEP_SECONDS)
 
     def _delayed_loop(self) -> None:
         while not self._stopping.is_set():

@@ -57,7 +57,7 @@ def queue_create(tx: Transaction, command: Command, actor: Actor, *, name: str, 
         queue_insert(tx, made, now=now)
         quota_adopt(tx, command.namespace_id, made.id)
         audit_insert(tx, _audit("queue.create", made, actor, None, before=None), now=now)
-        events_insert(tx, [EventRecord(made.namespace_id, "queue.created", made.id, 1)], now=now)
+        events_insert(tx, [_event("queue.created", made)], now=now)
         return Made(made.id, {"queue": made.as_json()})
 
     return once(tx, command, make)
@@ -81,7 +81,7 @@ def queue_configure(tx: Transaction, command: Command, actor: Actor, change: Que
         after = queue_get(tx, command.namespace_id, change.queue_id)
         now = tx.now()
         audit_insert(tx, _audit("queue.configure", after, actor, change.reason, before=before), now=now)
-        events_insert(tx, [EventRecord(after.namespace_id, "queue.configured", after.id, after.revision)], now=now)
+        events_insert(tx, [_event("queue.configured", after)], now=now)
         return Made(after.id, {"queue": after.as_json()})
 
     return once(tx, command, make)
@@ -98,6 +98,10 @@ def queue_get(tx: Transaction, namespace_id: bytes, queue_id: bytes) -> Queue:
 def queues_list(tx: Transaction, namespace_id: bytes, *, limit: int, after_name: str | None = None) -> list[Queue]:
     """Read a page of a namespace's queues in the order of their names."""
     return queues_find(tx, namespace_id, limit=limit, after_name=after_name)
+
+
+def _event(name: str, queue: Queue) -> EventRecord:
+    return EventRecord(queue.namespace_id, name, queue.id, queue.revision, queue_id=queue.id)
 
 
 def _audit(operation: str, queue: Queue, actor: Actor, reason: str | None, *, before: Queue | None) -> AuditRecord:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orbit.jsontext import Json, canonical, dumps
-from orbit.store.journal import EventRecord, events_insert
+from orbit.store.journal import EventRecord
 from pulse import limits
 from pulse.claim import token_hash
 from pulse.listener import TaskFollower
@@ -40,6 +40,7 @@ from pulse.settle import Settlement, Surroundings, settle, tell_late_successes
 from pulse.states import TERMINAL, AttemptState, ErrorClass, RecoverySafety, TaskState
 from pulse.store.execute import ResultRow, results_find, results_insert
 from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
+from pulse.telling import task_events_insert
 from pulse.type_revision import Misfit
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def report(
         recorded[attempt.id, item.message_id] = kept[-1].meaning
     results_insert(tx, kept, now=now)
     if evidence:
-        events_insert(tx, evidence, now=now)
+        task_events_insert(tx, evidence, now=now)
     follow = None if follower is None else partial(follower.follow, outputs=_outputs(kept), now=now)
     settle(tx, list(settlements.values()), around, now=now, follow=follow)
     tell_late_successes(tx, late, around)
@@ -209,7 +210,7 @@ def _evidence(item: Report, task: LockedTask, attempt: LockedAttempt) -> list[Ev
     else:
         return []
     data = dumps({"attempt_id": attempt.id.hex(), "attempt": attempt.number, "state": task.state}).decode()
-    return [EventRecord(task.namespace_id, name, task.id, task.revision, data)]
+    return [EventRecord(task.namespace_id, name, task.id, task.revision, data, task.queue_id, task.lane_id)]
 
 
 def settled_state(decision: Decision) -> TaskState:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orbit.store.journal import EventRecord, events_insert
+from orbit.store.journal import EventRecord
 from pulse.catalog import Catalog
 from pulse.keys import keys_release
 from pulse.listener import BacklogShort, TaskChange, TaskListener, TaskOwner
@@ -26,6 +26,7 @@ from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.rows import LockedAttempt, LockedTask, ready_key
 from pulse.store.settle import AttemptEnd, TaskWrite, attempts_end, tasks_write
 from pulse.store.verification import verifications_answer, verifications_insert
+from pulse.telling import task_events_insert
 from pulse.type_revision import error_shown
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def settle(
     ready_insert(tx, ready_rows)
     delayed_insert(tx, delayed_rows)
     events = [_event(tx, write, around) for write in writes if write.state in _EVENT_OF or write.is_retry]
-    events_insert(tx, events, now=now)
+    task_events_insert(tx, events, now=now)
     changes = [change for write in writes if (change := _change(tx, write, around)) is not None]
     if changes and follow is None:
         for listener in around.listeners:
@@ -250,7 +251,8 @@ def _event(tx: Transaction, write: TaskWrite, around: Surroundings) -> EventReco
     if error is not None and write.task.redact is not None:
         error = error_shown(error, write.task.redact)
     data = "{}" if error is None else f'{{"error":{error}}}'
-    return EventRecord(write.task.namespace_id, name, write.task.id, write.task.revision + 1, data)
+    task = write.task
+    return EventRecord(task.namespace_id, name, task.id, task.revision + 1, data, task.queue_id, task.lane_id)
 
 
 def _change(tx: Transaction, write: TaskWrite, around: Surroundings) -> TaskChange | None:

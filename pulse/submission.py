@@ -22,7 +22,7 @@ from orbit.errors import ApplicationQuotaExceeded, InvalidRequest, NotFound, Orb
 from orbit.idempotency import Answer, Command, replayed
 from orbit.ids import new_id
 from orbit.jsontext import dumps
-from orbit.store.journal import EventRecord, events_insert
+from orbit.store.journal import EventRecord
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
 from pulse.catalog import Catalog
@@ -38,6 +38,7 @@ from pulse.store.queue import queue_ids
 from pulse.store.rows import dispatch_at
 from pulse.store.search import labels_insert
 from pulse.store.submit import tasks_insert
+from pulse.telling import task_events_insert
 from pulse.type_revision import TypeRevision
 
 if TYPE_CHECKING:
@@ -301,9 +302,13 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
             ready_rows.append({"lane_id": draft.lane_id, "dispatch_at": at, "task_id": draft.task_id})
     ready_insert(tx, ready_rows)
     delayed_insert(tx, delayed_rows)
-    events = [EventRecord(d.submit.request.namespace_id, "task.submitted", d.task_id, 1) for d in drafts]
-    events_insert(tx, events, now=now)
+    task_events_insert(tx, [_submitted(draft) for draft in drafts], now=now)
     return ready_rows
+
+
+def _submitted(draft: _Draft) -> EventRecord:
+    namespace_id = draft.submit.request.namespace_id
+    return EventRecord(namespace_id, "task.submitted", draft.task_id, 1, "{}", draft.queue_id, draft.lane_id)
 
 
 def _place_fairly(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:

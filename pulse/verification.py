@@ -25,7 +25,7 @@ from orbit.clock import SECOND, to_rfc3339
 from orbit.database import Pool
 from orbit.errors import OrbitError
 from orbit.jsontext import Json, dumps
-from orbit.store.journal import EventRecord, events_insert
+from orbit.store.journal import EventRecord
 from pulse import limits
 from pulse.policy import Decision, Ending, Finish, Park, TaskError, on_not_executed
 from pulse.requests import TaskRequest
@@ -45,6 +45,7 @@ from pulse.store.verification import (
     verifications_lock_due,
 )
 from pulse.submission import Submit, tasks_submit
+from pulse.telling import task_events_insert
 
 if TYPE_CHECKING:
     from orbit.database import Database, Transaction
@@ -116,8 +117,7 @@ def _open(tx: Transaction, row: VerificationRow, around: Surroundings) -> None:
         return
     verification_open(tx, row.id)
     data = {"verification": row.id.hex(), "attempt_id": row.attempt_id.hex()}
-    event = EventRecord(subject.namespace_id, "task.verifying", subject.id, subject.revision, dumps(data).decode())
-    events_insert(tx, [event], now=tx.now())
+    task_events_insert(tx, [_event(subject, "task.verifying", data)], now=tx.now())
 
 
 def _request(tx: Transaction, row: VerificationRow, subject: LockedTask, around: Surroundings) -> TaskRequest:
@@ -237,6 +237,13 @@ def _settled(
 ) -> None:
     now = tx.now()
     verification_settle(tx, row.id, outcome, now=now)
-    told = dumps({"verification": row.id.hex(), "outcome": outcome, **data}).decode()
     name = "task.evidence_received" if outcome is VerificationOutcome.SUPERSEDED else "task.verified"
-    events_insert(tx, [EventRecord(subject.namespace_id, name, subject.id, subject.revision, told)], now=now)
+    told = {"verification": row.id.hex(), "outcome": outcome, **data}
+    task_events_insert(tx, [_event(subject, name, told)], now=now)
+
+
+def _event(subject: LockedTask, name: str, data: dict[str, Json]) -> EventRecord:
+    text = dumps(data).decode()
+    return EventRecord(
+        subject.namespace_id, name, subject.id, subject.revision, text, subject.queue_id, subject.lane_id
+    )

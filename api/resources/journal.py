@@ -6,15 +6,19 @@ import json
 
 from api.calls import Call, Operation, Reply
 from api.models.answers import AuditRecord, Event
-from api.parameters import CURSOR, LIMIT, REQUEST_ID, SUBJECT_ID, text_parameter
+from api.parameters import CREATED_AFTER, CREATED_BEFORE, CURSOR, LIMIT, REQUEST_ID, SUBJECT_ID, text_parameter
 from api.queries import Cursor
 from orbit.access import Scope
 from orbit.clock import to_rfc3339
 from orbit.database import Database
 from orbit.jsontext import Json
-from orbit.store.journal import AuditRow, EventRow, Page, audit_list, events_list
+from orbit.store.journal import AuditRow, EventChoice, EventPage, EventRow, Page, audit_list, events_list
 
-_TYPE = text_parameter("type", "Of this type, such as queue.configured", length_max=64)
+_TYPE = text_parameter(
+    "type",
+    "Of this type, such as queue.configured; `task.*` means all of tasks. A page may be short, even empty",
+    length_max=64,
+)
 
 
 class Journal:
@@ -28,7 +32,7 @@ class Journal:
         return [
             Operation(
                 "GET", "/v1/events", "List events, newest first", self.events, Scope.EVENTS_READ, Event,
-                query=(_TYPE, SUBJECT_ID, LIMIT, CURSOR), is_page=True,
+                query=(_TYPE, SUBJECT_ID, CREATED_AFTER, CREATED_BEFORE, LIMIT, CURSOR), is_page=True,
             ),
             Operation(
                 "GET", "/v1/audit", "List audit records, newest first", self.audit, Scope.AUDIT_READ, AuditRecord,
@@ -40,13 +44,15 @@ class Journal:
         """List events."""
         call.caller.require_all_queues()
         page = page_of(call)
-        type_ = call.query.text("type", length_max=64)
-        subject_id = call.query.identifier("subject_id")
-        rows = self._database.transaction(
-            lambda tx: events_list(tx, call.namespace_id, page, type_=type_, subject_id=subject_id)
+        choice = EventChoice(
+            type=call.query.text("type", length_max=64),
+            subject_id=call.query.identifier("subject_id"),
+            created_after=call.query.instant("created_after"),
+            created_before=call.query.instant("created_before"),
         )
-        next_cursor = Cursor(rows[-1].created_at, rows[-1].id).text() if len(rows) == page.limit else None
-        return call.page([event_json(row) for row in rows], next_cursor)
+        return events_page(
+            call, self._database.transaction(lambda tx: events_list(tx, call.namespace_id, page, choice))
+        )
 
     def audit(self, call: Call) -> Reply:
         """List audit records."""
@@ -66,7 +72,13 @@ def page_of(call: Call) -> Page:
     return Page(call.query.limit(), cursor.at, cursor.id)
 
 
-def event_json(row: EventRow) -> Json:
+def events_page(call: Call, found: EventPage) -> Reply:
+    """Answer with a page of events."""
+    next_cursor = None if found.following is None else Cursor(*found.following).text()
+    return call.page([_event_json(row) for row in found.rows], next_cursor)
+
+
+def _event_json(row: EventRow) -> Json:
     """Write an event as the API shows it."""
     return {
         "id": row.id.hex(),

@@ -26,8 +26,8 @@ from api.models.tasks import (
     TaskResult,
 )
 from api.parameters import AFTER_REVISION, CURSOR, LIMIT, WAIT_SECONDS
-from api.queries import WAIT_SECONDS_MAX, Cursor
-from api.resources.journal import event_json, page_of
+from api.queries import WAIT_SECONDS_MAX
+from api.resources.journal import events_page, page_of
 from api.resources.task_lists import LIST_PARAMETERS, attempt_json, filter_of, page_cursor
 from api.submissions import task_request
 from orbit.access import Scope
@@ -35,7 +35,7 @@ from orbit.database import Database, Transaction
 from orbit.errors import InvalidRequest, NotFound, OrbitError
 from orbit.idempotency import Answer, Command
 from orbit.jsontext import Json, digest
-from orbit.store.journal import events_list
+from orbit.store.journal import EventChoice, events_list
 from pulse.cancellation import Cancel, task_cancel
 from pulse.node import PulseNode
 from pulse.requests import TaskRequest
@@ -172,10 +172,10 @@ class Tasks:
     def events(self, call: Call) -> Reply:
         """List a task's events."""
         view = self._in_range(call)
-        page = page_of(call)
-        rows = self._database.transaction(lambda tx: events_list(tx, call.namespace_id, page, subject_id=view.id))
-        next_cursor = Cursor(rows[-1].created_at, rows[-1].id).text() if len(rows) == page.limit else None
-        return call.page([event_json(row) for row in rows], next_cursor)
+        page, choice = page_of(call), EventChoice(subject_id=view.id)
+        return events_page(
+            call, self._database.transaction(lambda tx: events_list(tx, call.namespace_id, page, choice))
+        )
 
     def cancel(self, call: Call) -> Reply:
         """Cancel a task."""

@@ -135,5 +135,7 @@ def stuck_tell(tx: Transaction, stored: Stored, data: str, *, now: Micros) -> bo
     identifier, revision = stored.instance.id, stored.instance.revision
     if tx.rows(_TOLD, {"subject_id": identifier, "revision": revision}):
         return False
-    events_insert(tx, [EventRecord(stored.origin.namespace_id, STUCK, identifier, revision, data)], now=now)
+    origin = stored.origin
+    event = EventRecord(origin.namespace_id, STUCK, identifier, revision, data, workflow=origin.workflow)
+    events_insert(tx, [event], now=now)
     return True

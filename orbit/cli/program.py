@@ -75,6 +75,12 @@ _OWN = {
     "key.show": "orbit.cli.limits:key_show",
     "key.set": "orbit.cli.limits:key_set",
     "configure-queue": "orbit.cli.limits:configure_queue",
+    **{
+        f"subscription.{name}": f"orbit.cli.subscriptions:{name}"
+        for name in ("create", "show", "configure", "resume", "delete", "pull", "ack", "deliveries", "replay")
+    },
+    "subscription.list": "orbit.cli.subscriptions:list_",
+    "events": "orbit.cli.subscriptions:events",
     "queue": "orbit.cli.queues:queue",
     "queues": "orbit.cli.queues:queues",
     "worker": "orbit.cli.worker:worker",
@@ -87,6 +93,7 @@ _GROUPS = {
     "key": "Look at concurrency keys, and set how many tasks may hold them.",
     "namespace": "Look at the credential's namespace, and set its limits.",
     "schedule": "Make schedules, look at them, change, pause and resume them.",
+    "subscription": "Subscribe to events, look after subscriptions, pull deliveries and acknowledge them.",
     "task": "Submit tasks, look at them, and decide about them as their operator.",
     "task-type": "Look at registered task types, and register them.",
     "workflow": "Look at published workflows, and manage their versions.",

@@ -165,6 +165,7 @@ class Database:
                     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 result = work(transaction)
                 transaction.flush()
+                transaction.checks_run()
                 opened.commit()
             except BaseException as error:
                 _abandon(connection, opened, error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pymysql
 from msgspec import Struct
@@ -25,8 +26,13 @@ Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 Statement = Executable | Hot
 
+MemoryT = TypeVar("MemoryT")
+
 _NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 
+
+# A transaction that has lasted longer is asked about before it commits, see `Transaction.check_if_late`.
+LATE_SECONDS = 1.5
 
 # More text than this is not kept waiting: a packet stays far below the servers' limits.
 _LENGTH_MAX = 2**20
@@ -68,6 +74,8 @@ class Transaction:
         self._writes: list[_Write] = []
         self._writes_length = 0
         self._now: Micros | None = None
+        self._checks: list[Callable[[Transaction], None]] = []
+        self._began = monotonic()
         self.is_sqlite = is_sqlite
         self.callbacks: list[Callable[[], None]] = []
         self.statement_count = 0
@@ -230,6 +238,23 @@ class Transaction:
     def learn(self, facts: Mapping[Hashable, bytes]) -> None:
         """Remember immutable facts, once this transaction is committed."""
         self.callbacks.append(lambda: self._facts.learn(facts))
+
+    def memory(self, kind: type[MemoryT]) -> MemoryT:
+        """Return what this process remembers of one kind from transaction to transaction; made when first asked for."""
+        return self._facts.memory(kind)
+
+    def check_if_late(self, check: Callable[[Transaction], None]) -> None:
+        """Call `check` right before COMMIT if this transaction has lasted over 1.5 seconds; it may raise RunAgain.
+
+        It is for writers whose decision others rely on within a known time: a slow one has to look again.
+        """
+        self._checks.append(check)
+
+    def checks_run(self) -> None:
+        """Ask the checks if it is late. The database calls it when everything but COMMIT has been sent."""
+        if self._checks and monotonic() - self._began > LATE_SECONDS:
+            for check in self._checks:
+                check(self)
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the caller's own greenlet once this transaction is committed, and not if it is not."""

@@ -51,6 +51,7 @@ from orbit.sdk.models import (
 from orbit.sdk.namespaces import NamespaceCalls
 from orbit.sdk.schedules import ScheduleCalls
 from orbit.sdk.signals import SignalCalls
+from orbit.sdk.subscriptions import SubscriptionCalls
 from orbit.sdk.transport import Exchange, Transport
 from orbit.sdk.type_calls import TypeCalls
 from orbit.sdk.version_models import CheckResult, PublishResult
@@ -73,6 +74,7 @@ class Client(
     NamespaceCalls,
     BatchCalls,
     ScheduleCalls,
+    SubscriptionCalls,
 ):
     """A client of one server, for one credential. Thread-safe; close it or use it as a context manager.
 

@@ -134,7 +134,7 @@ def test_publishing_is_audited_and_told_once(database: Database) -> None:
     for _ in range(2):
         database.transaction(lambda tx: version_publish(tx, NAMESPACE, definition(), ACTOR))
     audit = database.transaction(lambda tx: audit_list(tx, NAMESPACE, Page(10)))
-    events = database.transaction(lambda tx: events_list(tx, NAMESPACE, Page(10)))
+    events = database.transaction(lambda tx: events_list(tx, NAMESPACE, Page(10))).rows
     assert [(row.operation, row.actor) for row in audit] == [("workflow.publish", "test")]
     assert [(row.type, row.data) for row in events] == [("workflow.published", '{"workflow":"payout","version":1}')]
 

@@ -126,7 +126,7 @@ def test_a_decision_is_audited_and_told_with_its_reason(database: Database) -> N
     assert (record.operation, record.reason, record.actor) == ("workflow.retire", "a test wants it", "test")
     assert ('"state":"ACTIVE"' in str(record.before), '"state":"RETIRED"' in str(record.after)) == (True, True)
     assert '"default_version":1' in str(record.after)
-    events = database.transaction(lambda tx: events_list(tx, NAMESPACE, Page(10)))
+    events = database.transaction(lambda tx: events_list(tx, NAMESPACE, Page(10))).rows
     assert [event.type for event in events][:1] == ["workflow.retired"]
     with pytest.raises(StateConflict) as refused:
         database.transaction(lambda tx: version_to_start(tx, NAMESPACE, "payout", 2))

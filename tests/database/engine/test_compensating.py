@@ -8,7 +8,7 @@ import pytest
 from engine.states import Action
 from orbit.errors import InvalidRequest, StateConflict
 from orbit.jsontext import Json
-from orbit.store.journal import Page, events_list
+from orbit.store.journal import EventChoice, Page, events_list
 from pulse.states import ErrorClass
 from tests.support.weave import TYPES, Done, Weave
 
@@ -158,9 +158,8 @@ def test_a_success_after_the_end_raises_an_alarm_and_changes_nothing_else(order:
     after = order.get(instance)
     assert {**after, "revision": before["revision"]} == before
     assert order.history(instance)[-1] == ("step.effect_after_end", "a")
-    (event,) = order.database.transaction(
-        lambda tx: events_list(tx, order.namespace_id, Page(50), type_="step.effect_after_end")
-    )
+    choice = EventChoice(type="step.effect_after_end")
+    (event,) = order.database.transaction(lambda tx: events_list(tx, order.namespace_id, Page(50), choice)).rows
     assert event.subject_id == instance
     assert '"step":"a"' in str(event.data).replace(" ", "")
 

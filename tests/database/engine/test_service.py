@@ -17,7 +17,7 @@ from orbit.errors import (
     StateConflict,
 )
 from orbit.jsontext import Json
-from orbit.store.journal import Page, events_list
+from orbit.store.journal import EventChoice, Page, events_list
 from tests.support.weave import Done, Weave
 
 ONE = """
@@ -265,9 +265,9 @@ def test_what_becomes_of_an_instance_is_an_event(weave: Weave) -> None:
     def events_of(instance: bytes) -> list[tuple[str, Json]]:
         page = Page(100)
         found = weave.database.transaction(
-            lambda tx: events_list(tx, weave.namespace_id, page, type_=None, subject_id=instance)
+            lambda tx: events_list(tx, weave.namespace_id, page, EventChoice(subject_id=instance))
         )
-        return sorted((event.type, event.subject_revision) for event in found)
+        return sorted((event.type, event.subject_revision) for event in found.rows)
 
     assert events_of(good) == [("instance.started", 1), ("instance.succeeded", 3)]
     assert [kind for kind, _ in events_of(bad)] == ["instance.needs_recovery", "instance.started"]

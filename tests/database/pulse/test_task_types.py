@@ -8,7 +8,7 @@ from sqlalchemy import select
 from orbit.database import Transaction
 from orbit.errors import InvalidRequest, StateConflict
 from orbit.ids import new_id
-from orbit.store.journal import Page, events_list
+from orbit.store.journal import EventChoice, Page, events_list
 from orbit.tables import audit
 from pulse import limits
 from pulse.dispatch import Dispatcher
@@ -264,7 +264,8 @@ def test_r187_what_a_type_masks_is_shown_nowhere(pulse: Pulse) -> None:
     }
     assert shown["output"] == {"token": "[redacted]", "n": 7}
     attempts = pulse.database.transaction(lambda tx: attempts_list(tx, pulse.namespace_id, task_id))
-    events = pulse.database.transaction(lambda tx: events_list(tx, pulse.namespace_id, Page(100), subject_id=task_id))
+    choice = EventChoice(subject_id=task_id)
+    events = pulse.database.transaction(lambda tx: events_list(tx, pulse.namespace_id, Page(100), choice))
     wrong = pulse.refusal(params=json.dumps({"card": {"number": [secret]}}).encode())
     for text in (json.dumps(shown), repr(attempts), repr(events), wrong.message):
         assert secret not in text

@@ -11,7 +11,7 @@ from orbit.database import Transaction
 from orbit.errors import StateConflict
 from orbit.ids import new_id
 from orbit.jsontext import Json
-from orbit.store.journal import Page, events_list
+from orbit.store.journal import EventChoice, Page, events_list
 from pulse import limits
 from pulse.claim import Assignment
 from pulse.listener import TaskChange, TaskOwner
@@ -64,8 +64,9 @@ def verification(pulse: Pulse, task_id: bytes) -> dict[str, Json]:
 
 
 def events(pulse: Pulse, task_id: bytes) -> list[str]:
-    rows = pulse.database.transaction(lambda tx: events_list(tx, pulse.namespace_id, Page(100), subject_id=task_id))
-    return [row.type for row in reversed(rows)]
+    choice = EventChoice(subject_id=task_id)
+    found = pulse.database.transaction(lambda tx: events_list(tx, pulse.namespace_id, Page(100), choice))
+    return [row.type for row in reversed(found.rows)]
 
 
 @pytest.mark.requirement("R218")
