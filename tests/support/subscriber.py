@@ -6,8 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from orbit.clock import SECOND
-from orbit.database import Database
+from orbit.database import Database, Transaction
+from orbit.ids import new_id
 from orbit.store.delivery import Delivery, deliveries_list
+from orbit.store.journal import EventRecord, events_insert
 from orbit.store.subscription import Bounds, Subscription, subscription_find
 from orbit.subscription import BACKLOG_DEFAULT, DELIVERIES_DEFAULT, EFFECTIVE_MICROS, DeliveryState, TokenOutcome
 from pulse.deliveries import Pulled, deliveries_ack, deliveries_extend, deliveries_pull, deliveries_replay
@@ -99,6 +101,17 @@ class Subscriber:
         command = self.pulse.command("subscription.delete")
         change = Change(self.id, self.row().revision, "a test")
         self.database.transaction(lambda tx: subscription_delete(tx, command, self.pulse.actor(), change))
+
+
+def tell(pulse: Pulse, database: Database | None = None) -> bytes:
+    """Write one event in a transaction of its own and return its subject."""
+    subject = new_id()
+
+    def work(tx: Transaction) -> None:
+        events_insert(tx, [EventRecord(pulse.namespace_id, "batch.done", subject, 1)], now=tx.now())
+
+    (database or pulse.database).transaction(work)
+    return subject
 
 
 def token_of(pulled: Pulled) -> str:
