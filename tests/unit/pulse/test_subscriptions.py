@@ -1,5 +1,7 @@
 """What a subscription wants, its spans, and the moves of deliveries: pure rules."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,9 @@ from orbit.subscription import (
     token_read,
     token_text,
 )
+from tests.support.declared import ROOT
 
+_RECORD = r'EventRecord\([^)]*"([a-z_]+\.[a-z_]+)"'
 INSTANTS = st.integers(min_value=0, max_value=60 * SECOND)
 QUEUE, OTHER = bytes(16), bytes(15) + b"\1"
 SUBMITTED = Facts("task.submitted", QUEUE, None, "a.b@1")
@@ -66,6 +70,16 @@ def test_what_has_no_queue_type_or_workflow_fits_no_filter_for_one() -> None:
 def test_only_types_that_there_are_are_known() -> None:
     assert all(is_known(name) and is_known(f"{name.partition('.')[0]}.*") for name in EVENT_TYPES)
     assert not any(map(is_known, ("task.started", "task.leased", "*", "task", "task.s*", "", ".*", "nothing.*")))
+
+
+def test_the_types_of_the_page_and_of_the_code_are_those_that_there_are() -> None:
+    rows = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    fields = {"name", "event_types", "queues", "task_types", "workflows"}
+    assert {name: words for name, words in rows if "." in name and name not in fields} == EVENT_TYPES
+    sources = [path for room in ("pulse", "engine", "definitions") for path in (ROOT / room).rglob("*.py")]
+    named = {name for path in sources for name in re.findall(_RECORD, path.read_text())}
+    assert len(named) > 5
+    assert named <= EVENT_TYPES.keys()
 
 
 @given(INSTANTS, INSTANTS, INSTANTS, st.lists(INSTANTS, min_size=1))
