@@ -45,10 +45,11 @@ def test_every_operation_that_changes_asks_for_a_key_and_a_scope(node: Node) -> 
     open_to_all = {operation.path for operation in node.operations if operation.scope is None}
     assert open_to_all == {"/healthz", "/readyz", "/metrics", "/openapi.json"}
     posts = {operation.path: operation.keyed for operation in node.operations if operation.method == "POST"}
-    # A batch of tasks has a key for each item, in the body; checking and previewing change nothing; the token of a delivery
-    # says which one is meant.
+    # A batch of tasks has a key for each item, in the body; checking and previewing change nothing; the token of a
+    # delivery says which one is meant.
     assert {path for path, keyed in posts.items() if not keyed} == {
         "/v1/batches:preview",
+        "/v1/schedules:preview",
         *(f"/v1/subscriptions/{{subscription_id}}:{what}" for what in ("ack", "extend", "pull", "replay")),
         "/v1/tasks:batch",
         "/v1/workflows:check",
