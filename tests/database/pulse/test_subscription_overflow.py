@@ -63,7 +63,7 @@ def test_r094_a_resumed_subscription_gets_what_it_missed_once(pulse: Pulse) -> N
     pulse.pass_time(3)
     accepted += [pulse.submit() for _ in range(4)]
     got = subjects(mine.drain())
-    assert got == accepted[:7]
+    assert sorted(got) == sorted(accepted[:7])
     mine.resume()
     row = mine.row()
     assert (row.state, row.read_to) == (SubscriptionState.RESUMING, (row.spans.closes_at, bytes(16)))
@@ -105,6 +105,7 @@ def test_reading_on_waits_for_room_instead_of_overflowing(pulse: Pulse) -> None:
 
 def test_overflow_and_resume_under_load_leave_no_gap_and_no_double(pulse: Pulse, second: Database | None) -> None:
     """In real time, with a publisher that has a list of subscriptions of its own, as another node would."""
+    pulse.database.clock.go_on()
     mine = Subscriber(pulse, backlog_max=100, visibility_micros=600 * SECOND)
     told: list[bytes] = []
     got: list[bytes] = []
@@ -165,6 +166,7 @@ def test_a_late_writer_from_before_a_boundary_runs_again(pulse: Pulse, monkeypat
 
 @pytest.mark.databases("mariadb", "mysql")
 def test_another_node_hears_of_a_subscription_before_it_counts(pulse: Pulse, second: Database) -> None:
+    pulse.database.clock.go_on()
     mine = Subscriber(pulse, is_waited=False)
     tell(pulse, second)
     assert mine.pull() == []

@@ -23,10 +23,19 @@ from tests.support.subscriber import VISIBLE_SECONDS, Subscriber, subjects, tell
 ACKED, GONE, STALE = TokenOutcome.ACKED, TokenOutcome.GONE, TokenOutcome.STALE
 
 
+def submitted_in_turn(pulse: Pulse, count: int) -> list[bytes]:
+    """Submit tasks at different instants: what happens at one instant comes in any order."""
+    accepted = []
+    for _ in range(count):
+        pulse.database.clock.advance(seconds_forward=0.001)
+        accepted.append(pulse.submit())
+    return accepted
+
+
 def test_r194_what_is_not_acknowledged_comes_again(pulse: Pulse) -> None:
     pulse.queue()
     mine = Subscriber(pulse, event_types=("task.*",))
-    tasks = [pulse.submit() for _ in range(3)]
+    tasks = submitted_in_turn(pulse, 3)
     first = mine.pull()
     assert subjects(first) == tasks
     assert [(each.event.type, each.event.subject_revision) for each in first] == [("task.submitted", 1)] * 3
@@ -124,6 +133,7 @@ def test_c144_a_receiver_can_tell_the_order_of_what_comes_in_another(pulse: Puls
     pulse.queue()
     mine = Subscriber(pulse, event_types=("task.*",))
     pulse.submit()
+    pulse.pass_time(1)
     pulse.succeed(pulse.run())
     first, second = mine.pull()
     assert (first.event.type, second.event.type) == ("task.submitted", "task.succeeded")
@@ -332,7 +342,7 @@ def test_r194_events_are_listed_in_stable_pages_by_type_time_and_subject(
     pulse: Pulse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, queue_id = pulse.namespace_id, pulse.queue()
-    tasks = [pulse.submit() for _ in range(5)]
+    tasks = submitted_in_turn(pulse, 5)
 
     def listed(choice: EventChoice, limit: int = 2) -> list[bytes]:
         found: list[bytes] = []
