@@ -8,7 +8,6 @@ then the engine's own rows are written. An instance whose advance raises is set 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -46,7 +45,7 @@ from orbit.jsontext import dumps
 from orbit.logs import get_logger
 from orbit.store.journal import EventRecord, events_insert
 from pulse.cancellation import Cancel
-from pulse.listener import BacklogShort, FollowLater, TaskOwner
+from pulse.listener import BacklogShort, FollowLater, Takings, TaskOwner
 from pulse.requests import RetryPolicy, TaskRequest
 from pulse.submission import Submit
 
@@ -85,7 +84,7 @@ class Advancer:
         A new instance whose advance raises is not stored: the caller finds the error in its `broken`.
         """
         is_careful = time.monotonic() < self._careful_until
-        terms = Terms(now, None if is_careful else Counter())
+        terms = Terms(now, None if is_careful else Takings())
         submits = self._advance(tx, works, now, may_set_aside=True)
         while submits:
             # Once tasks are submitted an instance can't be set aside alone any more: an error ends the transaction.
@@ -94,7 +93,7 @@ class Advancer:
         self._pause(tx, works, now)
         self._write(tx, works, now)
         try:
-            self._tasks.places_take(tx, terms)
+            self._tasks.takings_take(tx, terms)
             tx.flush()
         except BacklogShort as short:
             self._careful_until = time.monotonic() + CAREFUL_SECONDS

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from engine.work import Work
 from orbit.clock import Micros
 from orbit.errors import Unavailable
 from orbit.logs import get_logger
-from pulse.listener import FollowLater, TaskChange
+from pulse.listener import FollowLater, Takings, TaskChange
 from pulse.states import TaskState
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ class Follower:
 
     def follow(
         self, tx: Transaction, changes: Sequence[TaskChange], outputs: Mapping[bytes, bytes], *, now: Micros
-    ) -> Counter[bytes]:
-        """Advance what the changes let go on, and store stimuli for the rest; return the places taken in backlogs.
+    ) -> Takings:
+        """Advance what the changes let go on, and store stimuli for the rest; return what it takes of counters.
 
         `outputs` are those of tasks that have succeeded, by task. Raises FollowLater if that must be tried without.
         """
@@ -71,7 +70,7 @@ class Follower:
         works = self._works(tx, plain, stimuli)
         for work in works:
             _give_outputs(work, by_instance[work.instance.id], outputs)
-        terms = Terms(now, Counter())
+        terms = Terms(now, Takings())
         try:
             done = self._advancer.follow(tx, works, terms)
         except FollowLater:
@@ -86,8 +85,8 @@ class Follower:
         if rest:
             tx.after_commit(self._told.wake)
         self._tell(tx, done, now=now)
-        assert terms.places is not None, "places are counted here, for the caller to take"
-        return terms.places
+        assert terms.takings is not None, "they are counted here, for the caller to take"
+        return terms.takings
 
     def _works(
         self, tx: Transaction, ids: Sequence[bytes], stimuli: Mapping[bytes, Sequence[StoredStimulus]]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +18,7 @@ from engine.hiding import Hiding
 from orbit.clock import Micros
 from orbit.errors import OrbitError, Unavailable
 from pulse.cancellation import Cancel
+from pulse.listener import Takings
 from pulse.owned import OwnedVerdict
 from pulse.submission import Submit
 
@@ -30,13 +31,13 @@ FLOWS_KEPT = 512
 
 @dataclass(slots=True)
 class Terms:
-    """On what terms one advance submits: its instant, and where to count places in backlogs that are taken at its end.
+    """On what terms one advance submits: its instant, and where to count what it takes of queues' counters at its end.
 
-    `places` None asks for each place at once: slower, but then a full queue refuses a task and not the transaction.
+    `takings` None asks for each place at once: slower, but then a full queue refuses a task and not the transaction.
     """
 
     now: Micros
-    places: Counter[bytes] | None
+    takings: Takings | None
 
 
 class TaskLayer(Protocol):
@@ -45,8 +46,8 @@ class TaskLayer(Protocol):
     def submit(self, tx: Transaction, submits: Sequence[Submit], terms: Terms) -> list[OrbitError | None]:
         """Submit tasks; for each, in order, None or the refusal."""
 
-    def places_take(self, tx: Transaction, terms: Terms) -> None:
-        """Take the places that submissions have left for the end; as the transaction's last write.
+    def takings_take(self, tx: Transaction, terms: Terms) -> None:
+        """Take what submissions have left for the end; as the transaction's last writes.
 
         Raises BacklogShort where they are not all free.
         """

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.ports import Terms
 from orbit.errors import OrbitError
-from pulse.acceptance import places_take
+from pulse.acceptance import takings_take
 from pulse.cancellation import Cancel, tasks_cancel
 from pulse.gates import gate_close, gate_create, gate_open
 from pulse.owned import OwnedVerdict, owned_continued, owned_settle
@@ -32,13 +32,13 @@ class PulseTasks:
         if any(submit.request.retry_of is not None for submit in submits):
             requests = owned_continued(tx, [submit.request for submit in submits])
             submits = [replace(submit, request=request) for submit, request in zip(submits, requests, strict=True)]
-        outcomes = tasks_submit(tx, submits, self._around, places=terms.places, now=terms.now)
+        outcomes = tasks_submit(tx, submits, self._around, takings=terms.takings, now=terms.now)
         return [outcome if isinstance(outcome, OrbitError) else None for outcome in outcomes]
 
-    def places_take(self, tx: Transaction, terms: Terms) -> None:
-        """Take the places that submissions have left for the end. Raises BacklogShort."""
-        if terms.places:
-            places_take(tx, terms.places)
+    def takings_take(self, tx: Transaction, terms: Terms) -> None:
+        """Take what submissions have left for the end. Raises BacklogShort, and RunAgain where permits are short."""
+        if terms.takings is not None:
+            takings_take(tx, terms.takings)
 
     def cancel(self, tx: Transaction, cancels: Sequence[Cancel]) -> None:
         """Ask tasks to stop; one that has already ended stays as it is."""

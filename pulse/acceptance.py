@@ -1,4 +1,4 @@
-"""Accept a batch of tasks in a transaction of its own, with its places in the queues' backlogs taken as the last write.
+"""Accept a batch of tasks in a transaction of its own, with what it takes of the queues' counters as the last writes.
 
 So a backlog's row, which all submissions to a queue share, is held for the time of one COMMIT. Where the places are not
 all free, or the application has quotas, the batch runs once more with the backlogs locked before its tasks are
@@ -9,12 +9,12 @@ moment.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pulse.listener import BacklogShort
-from pulse.store.counters import backlog_take
+from orbit.database import RunAgain
+from pulse.listener import BacklogShort, Takings
+from pulse.store.counters import UsageMove, backlog_take, usage_lease
 from pulse.submission import Submit, tasks_submit
 
 if TYPE_CHECKING:
@@ -60,19 +60,22 @@ def tasks_accept(
     return database.transaction(lambda tx: tasks_submit(tx, submits, around))
 
 
-def places_take(tx: Transaction, places: Mapping[bytes, int]) -> None:
-    """Take the places that `tasks_submit` has left for later, as the last writes of a transaction.
+def takings_take(tx: Transaction, takings: Takings) -> None:
+    """Take what `tasks_submit` has left for later, as the last writes of a transaction.
 
-    Raises BacklogShort where they are not all free.
+    Raises BacklogShort where places are not all free, and RunAgain where permits are not: then nothing is handed out.
     """
-    for queue_id in sorted(places):
-        backlog_take(tx, queue_id, places[queue_id], otherwise=BacklogShort())
+    for queue_id in sorted(takings.leases):
+        leases = takings.leases[queue_id]
+        usage_lease(tx, queue_id, UsageMove(leases, leases), now=takings.leased_at, otherwise=RunAgain("no permits"))
+    for queue_id in sorted(takings.places):
+        backlog_take(tx, queue_id, takings.places[queue_id], otherwise=BacklogShort())
 
 
 def _accept_roomy(tx: Transaction, submits: Sequence[Submit], around: Surroundings) -> list[Answer | OrbitError]:
-    places: Counter[bytes] = Counter()
-    outcomes = tasks_submit(tx, submits, around, places=places)
-    places_take(tx, places)
+    takings = Takings()
+    outcomes = tasks_submit(tx, submits, around, takings=takings)
+    takings_take(tx, takings)
     return outcomes
 
 

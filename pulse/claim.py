@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orbit.ids import new_id
 from pulse import limits
@@ -172,21 +173,10 @@ def _lease(tx: Transaction, demand: Demand, keys: Sequence[ReadyKey]) -> _Yield:
         if isinstance(seat, bytes):
             blocked[task.id] = LineKey(seat, *key)
             continue
-        attempt, token = _attempt(task, seat)
+        attempt, assignment = attempt_make(task, payload, seat, fencing_epoch=demand.fencing_epoch, now=now)
         attempts.append(attempt)
-        assignments.append(
-            Assignment(
-                session_id=seat.session_id,
-                attempt_id=attempt.id,
-                token=token,
-                task=task,
-                payload=payload,
-                attempt_number=task.starts_count + 1,
-                checkpoint=checkpoints.get(task.id),
-                deadline_in_micros=task.deadline_at - now,
-                fencing=(demand.fencing_epoch << 32) + task.fencing_base + task.starts_count + 1,
-            )
-        )
+        checkpoint = checkpoints.get(task.id)
+        assignments.append(assignment if checkpoint is None else replace(assignment, checkpoint=checkpoint))
     gone = frozenset({item.task.id for item in assignments} | blocked.keys())
     if gone:
         ready_delete(tx, [key for key in keys if key.task_id in gone], may_miss=False)
@@ -219,7 +209,10 @@ def _take(tx: Transaction, assignments: Sequence[Assignment], attempts: Sequence
     usage_move(tx, moves)
 
 
-def _attempt(task: LockedTask, seat: Seat) -> tuple[NewAttempt, str]:
+def attempt_make(
+    task: LockedTask, payload: Payload, seat: Seat, *, fencing_epoch: int, now: Micros
+) -> tuple[NewAttempt, Assignment]:
+    """Make an attempt of a task that is still WAITING, for a seat that serves its lane."""
     token = secrets.token_hex(16)
     attempt = NewAttempt(
         id=new_id(),
@@ -229,7 +222,18 @@ def _attempt(task: LockedTask, seat: Seat) -> tuple[NewAttempt, str]:
         recovery=task.recovery or seat.lanes[task.lane_id],
         session_id=seat.session_id,
     )
-    return attempt, token
+    assignment = Assignment(
+        session_id=seat.session_id,
+        attempt_id=attempt.id,
+        token=token,
+        task=task,
+        payload=payload,
+        attempt_number=task.starts_count + 1,
+        checkpoint=None,
+        deadline_in_micros=task.deadline_at - now,
+        fencing=(fencing_epoch << 32) + task.fencing_base + task.starts_count + 1,
+    )
+    return attempt, assignment
 
 
 def token_hash(token: str) -> bytes:

@@ -8,7 +8,7 @@ hints.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from pulse.catalog import Catalog
 from pulse.claim import Demand, claim
 from pulse.lease import Held
 from pulse.placement import Seat
-from pulse.sessions import CancelNotice, HandlerRefusal, Outbox, Place, Session, SessionHello
+from pulse.sessions import CancelNotice, HandlerRefusal, Offer, Outbox, Place, Session, SessionHello
 from pulse.settle import NOTHING_NEW
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen, sessions_unresponsive
@@ -44,6 +44,7 @@ _LANES_REFRESH_SECONDS = 1.0
 _WATERMARK_SECONDS = 0.25
 _GATHER_SECONDS = 0.004
 _LOOK_AT_ALL_SECONDS_MIN = 0.05
+_VAIN_SECONDS = 1.0
 
 
 class Dispatcher:
@@ -72,6 +73,8 @@ class Dispatcher:
         self._arrived: dict[bytes, Micros] = {}
         self._stirred: set[bytes] = set()
         self._emptied: dict[bytes, float] = {}
+        self._offered_in_vain: dict[bytes, float] = {}
+        self._is_claiming = False
         self._looked_at_all = 0.0
         self._interval = limits.PROBE_SECONDS_MIN
         self._seen_at = time.monotonic()
@@ -142,6 +145,23 @@ class Dispatcher:
         session.set_capacity(capacity)
         self.wake()
 
+    def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
+        """Offer room for so many new tasks of lanes that stood empty when this node last looked, as far as it goes."""
+        late = time.monotonic() - _VAIN_SECONDS
+        empty = self._emptied.keys() - self._stirred
+        fit = {lane_id for lane_id in lanes.keys() & empty if self._offered_in_vain.get(lane_id, late) <= late}
+        if not fit or self._is_claiming or self._stopping.is_set():
+            return None
+        wanted = min(sum(lanes[lane_id] for lane_id in fit), limits.CLAIM_BATCH_MAX)
+        seats: list[Seat] = []
+        for session in self.sessions.values():
+            served = {lane_id: session.lanes[lane_id] for lane_id in fit & session.lanes.keys()}
+            room = min(session.room(), wanted)
+            if served and room:
+                session.reserve(room)
+                seats.append(Seat(session.id, room, served, session.hello.namespace_id))
+        return _Offer(self, fit, seats) if seats else None
+
     def wake(self) -> None:
         """Look again now."""
         self._wake.set()
@@ -153,6 +173,8 @@ class Dispatcher:
             # Room that came free is no news for a lane that was emptied a moment ago, with room left.
             if lowest != NOTHING_NEW or now - self._emptied.get(lane_id, 0.0) > _LOOK_AT_ALL_SECONDS_MIN:
                 self._stirred.add(lane_id)
+            if lowest != NOTHING_NEW:
+                self._emptied.pop(lane_id, None)
             if lane_id not in self._known_lanes:
                 self._lanes_at = 0.0
             self._arrived[lane_id] = min(lowest, self._arrived.get(lane_id, lowest))
@@ -208,11 +230,14 @@ class Dispatcher:
         demand = Demand(seats, self._from_at(seats), self._look_min, self._catalog.fencing_epoch)
         looked_at, self._stirred = self._stirred, set()
         self._arrived = {}
+        self._is_claiming = True
         try:
             claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
         except Exception:
             self._stirred |= looked_at
             raise
+        finally:
+            self._is_claiming = False
         # What was stirred meanwhile is in the new set already; what this claim could not empty stays in it.
         self._stirred |= claimed.remaining
         self._learn(claimed)
@@ -220,7 +245,6 @@ class Dispatcher:
         self._look_min = limits.CLAIM_BATCH_MAX if claimed.blocked else 1
         if claimed.is_key_free:
             self._on_keys_free()
-        self.claimed_count += len(claimed.assignments)
         self._deliver(claimed.assignments)
         return claimed
 
@@ -269,7 +293,22 @@ class Dispatcher:
         lanes = {lane_id for seat in seats for lane_id in seat.lanes}
         return {lane_id: self._watermarks[lane_id][0] for lane_id in lanes & self._watermarks.keys()}
 
+    def end_offer(self, offer: _Offer, assignments: Sequence[Assignment] | None) -> None:
+        """Give back the room of an offer, and send what was handed out; None if it was withdrawn."""
+        for seat in offer.seats:
+            session = self.sessions.get(seat.session_id)
+            if session is not None:
+                session.reserve(-seat.room)
+        if assignments is None:
+            self._offered_in_vain |= dict.fromkeys(offer.lanes, time.monotonic())
+        else:
+            self._deliver(assignments)
+        # A claim may have found no room meanwhile.
+        if self._stirred:
+            self.wake()
+
     def _deliver(self, assignments: Sequence[Assignment]) -> None:
+        self.claimed_count += len(assignments)
         by_session: dict[bytes, list[Assignment]] = {}
         for item in assignments:
             by_session.setdefault(item.session_id, []).append(item)
@@ -320,6 +359,21 @@ class Dispatcher:
         for session, lanes in zip(unknown, self._database.transaction(work, pool=Pool.DISPATCH), strict=True):
             session.serve(lanes)
             self._known_lanes.update(lanes)
+
+
+class _Offer:
+    """Room of some sessions for tasks of some lanes, kept until it is used or withdrawn, whichever comes first."""
+
+    def __init__(self, dispatcher: Dispatcher, lanes: Collection[bytes], seats: Sequence[Seat]) -> None:
+        self.lanes = lanes
+        self.seats = seats
+        self._dispatcher = dispatcher
+
+    def deliver(self, assignments: Sequence[Assignment]) -> None:
+        self._dispatcher.end_offer(self, assignments)
+
+    def withdraw(self) -> None:
+        self._dispatcher.end_offer(self, None)
 
 
 def _admitted(hello: SessionHello, catalog: Catalog) -> tuple[SessionHello, list[HandlerRefusal]]:

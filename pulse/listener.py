@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -40,6 +41,18 @@ class TaskChange(Struct, frozen=True):
     hidden: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class Takings:
+    """What submissions have left for the caller to take from the queues' counters, as its transaction's last writes.
+
+    `places` are those in the backlogs, `leases` the permits of tasks that were handed out as they were made.
+    """
+
+    places: Counter[bytes] = field(default_factory=Counter)
+    leases: Counter[bytes] = field(default_factory=Counter)
+    leased_at: Micros = 0
+
+
 class BacklogShort(Exception):
     """Not all of a batch's places are free: roll back, and submit without leaving the places for later."""
 
@@ -66,10 +79,10 @@ class TaskFollower(Protocol):
 
     def follow(
         self, tx: Transaction, changes: Sequence[TaskChange], outputs: Mapping[bytes, bytes], *, now: Micros
-    ) -> Counter[bytes]:
+    ) -> Takings:
         """Take note of changes instead of the listeners, and submit what follows; `outputs` are by task.
 
-        Return the places in queues' backlogs that this needs, which the caller takes. Tasks and attempts are locked and
+        Return what this needs of the queues' counters, which the caller takes. Tasks and attempts are locked and
         counters are not yet; it waits for no other lock than those in between. Raises FollowLater.
         """
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Database
     from orbit.idempotency import Answer
+    from pulse.sessions import Offer
 
 _log = get_logger(__name__)
 
@@ -94,6 +95,10 @@ class PulseNode:
         gevent.joinall(self._loops)
         self.submissions.stop()
         self.execution.stop()
+
+    def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
+        """Offer room of this node's workers."""
+        return self.dispatcher.offer(lanes)
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         """Wake the dispatcher."""

@@ -25,6 +25,7 @@ from pulse.store.rows import tasks_lock
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
+    from pulse.sessions import Offer
 
 REVIEWED_FAILED = TaskError(ErrorClass.NON_RETRYABLE, "REVIEWED_FAILED", "a person judged that it failed")
 SUPERSEDED = TaskError(
@@ -90,6 +91,9 @@ class _Untold:
         self._around = around
         self.listeners: list[TaskListener] = []
         self.catalog = around.catalog
+
+    def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
+        return self._around.offer(lanes)
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         self._around.on_ready(lanes)

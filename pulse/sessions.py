@@ -74,6 +74,18 @@ class Outbox(Protocol):
         """Say that this node goes away; the worker reconnects elsewhere within the spread."""
 
 
+class Offer(Protocol):
+    """Room of this node's workers for tasks of empty lanes, kept free until it is used or withdrawn."""
+
+    seats: Sequence[Seat]
+
+    def deliver(self, assignments: Sequence[Assignment]) -> None:
+        """Send what was handed out, after COMMIT, and give back the rest of the room."""
+
+    def withdraw(self) -> None:
+        """Give back the room: the transaction was rolled back, and is better run without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a lane means to a worker: the queue's name, the task type and its version."""
@@ -104,6 +116,7 @@ class Session:
         self.is_unresponsive = False
         self._capacity = hello.capacity
         self._held: dict[bytes, _Holding] = {}
+        self._reserved = 0
 
     def serve(self, lanes: Mapping[bytes, tuple[Place, RecoverySafety]]) -> None:
         """Set the lanes that it serves."""
@@ -114,7 +127,11 @@ class Session:
         """Say how many more tasks it may be given now."""
         if self.is_draining or self.is_unresponsive or not self.outbox.has_room():
             return 0
-        return max(0, self._capacity - len(self._held))
+        return max(0, self._capacity - len(self._held) - self._reserved)
+
+    def reserve(self, count: int) -> None:
+        """Keep room for tasks that are being handed out; a negative number gives it back."""
+        self._reserved += count
 
     def seat(self) -> Seat | None:
         """Return its seat in a claim, or None if it has no room or no lane."""

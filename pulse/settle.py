@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orbit.database import RunAgain
 from orbit.store.journal import EventRecord
 from pulse.catalog import Catalog
 from pulse.keys import keys_release
-from pulse.listener import BacklogShort, TaskChange, TaskListener, TaskOwner
+from pulse.listener import BacklogShort, Takings, TaskChange, TaskListener, TaskOwner
 from pulse.policy import Decision, Finish, Park, Requeue, Retry, TaskError
 from pulse.states import AttemptState, SourceKind, TaskState, WaitReason
-from pulse.store.counters import UsageMove, backlog_move, backlog_take, usage_move
+from pulse.store.counters import UsageMove, backlog_move, backlog_take, usage_lease, usage_move
 from pulse.store.gate import gates_leave
 from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.rows import LockedAttempt, LockedTask, ready_key
@@ -32,6 +33,7 @@ from pulse.type_revision import error_shown
 if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
+    from pulse.sessions import Offer
 
 _EVENT_OF = {
     TaskState.SUCCEEDED: "task.succeeded",
@@ -58,8 +60,8 @@ class Settlement(Struct, frozen=True):
     released: int = 0
 
 
-# Lets owners go on with what has changed, and returns the places in backlogs that this needs.
-Follow = Callable[["Transaction", Sequence[TaskChange]], Mapping[bytes, int]]
+# Lets owners go on with what has changed, and returns what this needs of the queues' counters.
+Follow = Callable[["Transaction", Sequence[TaskChange]], Takings]
 
 
 class Surroundings(Protocol):
@@ -67,6 +69,9 @@ class Surroundings(Protocol):
 
     listeners: list[TaskListener]
     catalog: Catalog
+
+    def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
+        """Offer room of this process's workers for so many tasks of lanes; None where they have to wait in `ready`."""
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         """Hear of lanes in which something may be claimed, with the lowest new place in each (NOTHING_NEW: none)."""
@@ -113,7 +118,8 @@ def settle(
 ) -> None:
     """Write decisions about locked tasks and attempts, with counters, events and stimuli.
 
-    With `follow` owners go on at once instead of being told; then raises BacklogShort where places are short for that.
+    With `follow` owners go on at once instead of being told; then raises BacklogShort where places are short for that,
+    and RunAgain where permits are.
     """
     if not settlements:
         return
@@ -131,10 +137,10 @@ def settle(
             listener.tasks_changed(tx, changes)
     _verify(tx, settlements, writes, around, now=now)
     _leave_gates(tx, settlements, around)
-    places = follow(tx, changes) if changes and follow is not None else {}
+    takings = follow(tx, changes) if changes and follow is not None else Takings()
     keys_release(tx, [item.task for item in settlements if item.attempt is not None], around.on_keys_free)
-    usage_move(tx, _usage_moves(settlements))
-    _move_backlogs(tx, _backlog_moves(writes), places)
+    _move_usages(tx, _usage_moves(settlements), takings)
+    _move_backlogs(tx, _backlog_moves(writes), takings.places)
     changed = frozenset(write.task.id for write in writes)
     ended = frozenset(item.attempt.id for item in settlements if item.attempt is not None)
     freed = dict.fromkeys((item.task.lane_id for item in settlements if item.attempt is not None), NOTHING_NEW)
@@ -291,6 +297,17 @@ def _usage_moves(settlements: Sequence[Settlement]) -> dict[bytes, UsageMove]:
             move.active -= 1
             move.leased_unstarted -= item.attempt.state is AttemptState.LEASED
     return moves
+
+
+def _move_usages(tx: Transaction, moves: dict[bytes, UsageMove], takings: Takings) -> None:
+    """Give back the permits of what has ended and take those of what was handed out, each queue's in one write."""
+    for queue_id in sorted(moves.keys() | takings.leases.keys()):
+        leases, move = takings.leases[queue_id], moves.get(queue_id, UsageMove())
+        if leases:
+            needed = UsageMove(move.active + leases, move.leased_unstarted + leases)
+            usage_lease(tx, queue_id, needed, now=takings.leased_at, otherwise=RunAgain("no permits"))
+        else:
+            usage_move(tx, {queue_id: move})
 
 
 def _move_backlogs(tx: Transaction, moves: Mapping[bytes, int], places: Mapping[bytes, int]) -> None:

@@ -27,6 +27,8 @@ from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receip
 from pulse import limits
 from pulse.catalog import Catalog
 from pulse.fairness import Arrival, fair_lock, fair_places
+from pulse.handout import hand_out
+from pulse.listener import Takings
 from pulse.quotas import backlog_rooms
 from pulse.requests import Policy, TaskRequest, Times, policy_of, times_of
 from pulse.settle import Surroundings, lowest_by_lane
@@ -86,13 +88,14 @@ def tasks_submit(
     submits: Sequence[Submit],
     around: Surroundings,
     *,
-    places: Counter[bytes] | None = None,
+    takings: Takings | None = None,
     now: Micros | None = None,
 ) -> list[Answer | OrbitError]:
     """Accept a batch inside the caller's transaction; one outcome for each item, in order.
 
-    With `places` nobody is refused for want of room: the places in the queues' backlogs are counted there, for the
-    caller to take at its end. `now` is the instant of a caller that has read it after its own last lock.
+    With `takings` nobody is refused for want of room: what the batch takes of the queues' counters is counted there,
+    for the caller to take at its end, and tasks may be handed out as they are made. `now` is the instant of a caller
+    that has read it after its own last lock.
     """
     drafts = [_Draft(submit, submit.request.task_id or new_id()) for submit in submits]
     _replay(tx, drafts)
@@ -104,12 +107,12 @@ def tasks_submit(
     _find_gates(tx, drafts)
     accepted = [draft for draft in drafts if draft.is_open]
     receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
-    if places is None:
+    if takings is None:
         fair_lock(tx, [arrival for _, arrival in _arrivals(accepted, now=now)])
         accepted = _grant(tx, accepted)
     else:
-        places.update(draft.queue_id for draft in accepted)
-    entries = _insert(tx, accepted, now=now)
+        takings.places.update(draft.queue_id for draft in accepted)
+    entries = _insert(tx, accepted, around, takings, now=now)
     for draft in accepted:
         draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
     if entries:
@@ -279,12 +282,15 @@ def _grant(tx: Transaction, drafts: Sequence[_Draft]) -> list[_Draft]:
     return granted
 
 
-def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[dict[str, Any]]:
-    """Insert accepted tasks and return their entries in `ready`."""
+def _insert(
+    tx: Transaction, drafts: Sequence[_Draft], around: Surroundings, takings: Takings | None, *, now: Micros
+) -> list[dict[str, Any]]:
+    """Insert accepted tasks, hand out those that need not wait, and return the entries of the others in `ready`."""
     if not drafts:
         return []
     _place_fairly(tx, drafts, now=now)
     rows = [_row(draft, now=now) for draft in drafts]
+    handed = None if takings is None else hand_out(tx, rows, around, takings, now=now)
     if any(row["labels"] is not None for row in rows):
         labels_insert(tx, rows)
     tasks_insert(tx, rows)
@@ -293,7 +299,7 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
     for draft in drafts:
         assert draft.times is not None
         available_at, priority = draft.times.available_at, draft.submit.request.priority
-        if draft.is_held:
+        if draft.is_held or (handed is not None and draft.task_id in handed.task_ids):
             continue
         if available_at > now:
             delayed_rows.append({"due_at": available_at, "task_id": draft.task_id})
@@ -303,6 +309,8 @@ def _insert(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> list[d
     ready_insert(tx, ready_rows)
     delayed_insert(tx, delayed_rows)
     task_events_insert(tx, [_submitted(draft) for draft in drafts], now=now)
+    if handed is not None:
+        handed.insert(tx)
     return ready_rows
 
 

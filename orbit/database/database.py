@@ -169,6 +169,8 @@ class Database:
                 opened.commit()
             except BaseException as error:
                 _abandon(connection, opened, error)
+                for undo in transaction.undos:
+                    undo()
                 raise
             self.counts["transactions"] += 1
             self.counts["statements"] += transaction.statement_count

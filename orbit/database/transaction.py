@@ -78,6 +78,7 @@ class Transaction:
         self._began = monotonic()
         self.is_sqlite = is_sqlite
         self.callbacks: list[Callable[[], None]] = []
+        self.undos: list[Callable[[], None]] = []
         self.statement_count = 0
 
     def rows(self, statement: Statement, parameters: Parameters = None) -> Sequence[Row[Any]]:
@@ -259,6 +260,10 @@ class Transaction:
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the caller's own greenlet once this transaction is committed, and not if it is not."""
         self.callbacks.append(callback)
+
+    def after_rollback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if this run of the transaction is not known to be committed. It must not raise."""
+        self.undos.append(callback)
 
 
 def _single(parameters: Parameters) -> Mapping[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import BindParameter, bindparam, case, select, update
 
 from orbit.database.hot import Hot
 from orbit.database.ids import ids_in
+from pulse.limits import RATE_WINDOW_MICROS
 from pulse.tables import queue_backlog, queue_usage
 
 if TYPE_CHECKING:
@@ -63,6 +64,26 @@ _MOVE_USAGE = Hot(
         leased_unstarted=queue_usage.c.leased_unstarted + bindparam("by_unstarted"),
     )
 )
+# Leases without a lock taken before: the row itself says whether there is room for all of them.
+_NOW: BindParameter[Any] = bindparam("now")
+_WINDOW_STANDS = queue_usage.c.window_started_at.between(_NOW - RATE_WINDOW_MICROS + 1, _NOW + RATE_WINDOW_MICROS)
+_LEASE_USAGE = Hot(
+    update(queue_usage)
+    .where(
+        queue_usage.c.queue_id == bindparam("id"),
+        queue_usage.c.paused.is_(False),
+        queue_usage.c.quota_id.is_(None),
+        queue_usage.c.active + bindparam("by_active") <= queue_usage.c.max_concurrency,
+        queue_usage.c.leased_unstarted
+        + bindparam("by_unstarted")
+        + case((_WINDOW_STANDS, queue_usage.c.window_used), else_=0)
+        <= queue_usage.c.rate_per_second,
+    )
+    .values(
+        active=queue_usage.c.active + bindparam("by_active"),
+        leased_unstarted=queue_usage.c.leased_unstarted + bindparam("by_unstarted"),
+    )
+)
 _GRANT_STARTS = Hot(
     update(queue_usage)
     .where(queue_usage.c.queue_id == bindparam("id"))
@@ -103,6 +124,12 @@ def usage_move(tx: Transaction, moves: Mapping[bytes, UsageMove]) -> None:
         if move.active or move.leased_unstarted:
             parameters = {"id": queue_id, "by_active": move.active, "by_unstarted": move.leased_unstarted}
             tx.expect(_MOVE_USAGE, parameters, count=1)
+
+
+def usage_lease(tx: Transaction, queue_id: bytes, move: UsageMove, *, now: Micros, otherwise: Exception) -> None:
+    """Take permits if the queue has room for all of them and no quota holds beside it, else raise `otherwise`."""
+    parameters = {"id": queue_id, "by_active": move.active, "by_unstarted": move.leased_unstarted, "now": now}
+    tx.expect(_LEASE_USAGE, parameters, count=1, otherwise=otherwise)
 
 
 def starts_grant(tx: Transaction, queue_id: bytes, *, granted: int, window: Micros, used: int) -> None:

@@ -1,7 +1,7 @@
 """Pulse without a node: each operation as one transaction, so that a test decides what happens in which order."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -26,6 +26,7 @@ from pulse.report import Outcome, Report, ReportedError, ReportOutcome, report
 from pulse.requests import TaskRequest
 from pulse.reschedule import Reschedule, task_reschedule
 from pulse.review import Decided, Verdict, task_retry, task_review
+from pulse.sessions import Offer
 from pulse.start import StartItem, StartOutcome, start
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import Usage, usage_read
@@ -51,6 +52,7 @@ class Pulse:
         self.database = database
         self.listeners: list[TaskListener] = []
         self.catalog = Catalog()
+        self.offers: Callable[[Mapping[bytes, int]], Offer | None] = lambda _: None
         self.ended: set[bytes] = set()
         self.cancels: dict[bytes, str] = {}
         named = NamespaceName("tests", "default", "test")
@@ -58,6 +60,10 @@ class Pulse:
         self.session_id = new_id()
         self.deadlines = DeadlineSweep(database, self)
         self._keys = count()
+
+    def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
+        """Offer the room that a test has; at first there is none."""
+        return self.offers(lanes)
 
     def on_ready(self, lanes: Mapping[bytes, int]) -> None:
         """Nobody sleeps here."""

@@ -7,8 +7,9 @@ there are, so a story stays one when moves are left out. What must hold is in `p
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -96,6 +97,20 @@ class Node:
     session_id: bytes
 
 
+@dataclass
+class Room:
+    """Room of a node's workers, as a submission is offered it, and what it was used for."""
+
+    seats: Sequence[Seat]
+    handed: list[Assignment] = field(default_factory=list)
+
+    def deliver(self, assignments: Sequence[Assignment]) -> None:
+        self.handed.extend(assignments)
+
+    def withdraw(self) -> None:
+        """It is not offered again."""
+
+
 class World:
     """One namespace with two queues, a gate before some of its tasks, and every attempt that was ever handed out."""
 
@@ -150,6 +165,26 @@ class World:
         return self.limits.get(key) or self.limits.get("*") or 1
 
     # Clients.
+
+    def submit_to_room(self, count: int, queue: str, room: int, **more: Any) -> None:
+        """Submit a batch to a node whose workers have so much room: what needs not wait is handed out at once."""
+        lanes = self._lanes(QUEUES, list(SAFETY))
+        offers: list[Room] = []
+
+        def offered(wanted: Mapping[bytes, int]) -> Room | None:
+            served = {lane_id: lanes[lane_id] for lane_id in wanted.keys() & lanes.keys()}
+            if not served or offers:
+                return None
+            offers.append(Room([Seat(self.pulse.session_id, room, served, self.pulse.namespace_id)]))
+            return offers[0]
+
+        self.pulse.offers = offered
+        with self._within_limits(QUEUES):
+            try:
+                self.submit(count, queue, **more)
+            finally:
+                self.pulse.offers = lambda _: None
+            self.assignments.extend(each for offer in offers for each in offer.handed)
 
     def submit(self, count: int, queue: str, **more: Any) -> None:
         is_gated, deadline = more["is_gated"], more["deadline"] * SECOND
@@ -214,26 +249,36 @@ class World:
 
     def claim(self, room: int, queues: tuple[str, ...], types: tuple[str, ...], *, is_heard: bool) -> None:
         """Claim as a node does; what is not heard of was committed by a node that died before it could tell."""
-        before = {name: self.pulse.usage(self.queues[name]) for name in queues}
-        held, live = {key: self.held(key) for key in KEYS}, len(self.live())
-        claimed = self._claimed(room, queues, types)
-        self.assignments.extend(claimed)
+        with self._within_limits(queues):
+            claimed = self._claimed(room, queues, types)
+            self.assignments.extend(claimed)
         assert len(claimed) <= room
+        if not is_heard:
+            self.start_ids |= dict.fromkeys((item.attempt_id for item in claimed), b"")
+
+    @contextmanager
+    def _within_limits(self, queues: Sequence[str]) -> Iterator[None]:
+        """Hold what is handed out meanwhile against every limit."""
+        before = {name: self.pulse.usage(self.queues[name]) for name in queues}
+        held, live, known = {key: self.held(key) for key in KEYS}, len(self.live()), len(self.assignments)
+        yield
+        fresh = self.assignments[known:]
         for name in queues:
             after = self.pulse.usage(self.queues[name])
             assert after.active <= max(before[name].active, after.max_concurrency)
-            assert not (after.paused and any(item.task.queue_id == after.queue_id for item in claimed))
+            assert not (after.paused and any(item.task.queue_id == after.queue_id for item in fresh))
         assert all(self.held(key) <= max(held[key], self.limit(key)) for key in KEYS), held
         assert self.quotas.max_concurrency is None or len(self.live()) <= max(live, self.quotas.max_concurrency)
-        if not is_heard:
-            self.start_ids |= dict.fromkeys((item.attempt_id for item in claimed), b"")
+
+    def _lanes(self, queues: Sequence[str], types: Sequence[str]) -> dict[bytes, RecoverySafety]:
+        pulse = self.pulse
+        lanes = pulse.database.transaction(lambda tx: lanes_of(tx, pulse.namespace_id, queues=queues, types=types))
+        return {lane_id: SAFETY[lane.type] for lane_id, (_, lane) in lanes.items()}
 
     def _claimed(self, room: int, queues: Sequence[str], types: Sequence[str]) -> list[Assignment]:
         pulse = self.pulse
         pulse.database.transaction(pulse.catalog.freshen)
-        lanes = pulse.database.transaction(lambda tx: lanes_of(tx, pulse.namespace_id, queues=queues, types=types))
-        served = {lane_id: SAFETY[lane.type] for lane_id, (_, lane) in lanes.items()}
-        demand = Demand([Seat(pulse.session_id, room, served, pulse.namespace_id)], {})
+        demand = Demand([Seat(pulse.session_id, room, self._lanes(queues, types), pulse.namespace_id)], {})
         demand = replace(demand, fencing_epoch=pulse.catalog.fencing_epoch)
         return list(pulse.database.transaction(lambda tx: claim(tx, demand)).assignments)
 
@@ -410,6 +455,21 @@ MOVES: Mapping[str, tuple[float, Mapping[str, Sequence[Any]]]] = {
             "deadline": (20, 600, 600, 3600, 20_000),
             "is_gated": (False, False, True),
             "fairness_key": (None, None, "x", "y"),
+        },
+    ),
+    "submit_to_room": (
+        3,
+        {
+            "count": (1, 1, 2, 5),
+            "queue": QUEUES,
+            "room": (1, 8),
+            "type_": ("echo", "safe", "safe", "pay"),
+            "keys": ((), (), (), ("a",)),
+            "priority": range(10),
+            "delay": (0,),
+            "deadline": (20, 600, 3600),
+            "is_gated": (False, False, True),
+            "fairness_key": (None, None, None, "x"),
         },
     ),
     "submit_again": (1, {"at": _SOME}),

@@ -41,6 +41,7 @@ from pulse.listener import BacklogShort, FollowLater, TaskListener
 from pulse.placement import Seat
 from pulse.queues import QueueSettings, queue_create
 from pulse.report import Outcome, Report, ReportedError, report
+from pulse.sessions import Offer
 from pulse.start import StartItem, start
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.lanes import lanes_of
@@ -102,6 +103,7 @@ class Weave:
         self.actor = Actor("test", new_id())
         self.listeners: list[TaskListener] = []
         self.catalog = Catalog()
+        self.offers: Callable[[Mapping[bytes, int]], Offer | None] = lambda _: None
         self.woken = 0
         self.changed: list[bytes] = []
         load, find = (graph_load, version_to_start) if graph is None else _given(graph, children or {})
@@ -134,6 +136,9 @@ class Weave:
         self.woken += 1
 
     # What Pulse tells a node; here nobody listens.
+
+    def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
+        return self.offers(lanes)
 
     def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
         pass
