@@ -201,7 +201,7 @@ def _take(tx: Transaction, assignments: Sequence[Assignment], attempts: Sequence
         return
     tasks_lease(tx, [item.task.id for item in assignments])
     attempts_insert(tx, attempts, now=now, expires_at=now + limits.ASSIGN_MICROS)
-    attempts_learn(tx, {item.id: item.task_id for item in attempts})
+    attempts_learn(tx, {item.attempt_id: item.task for item in assignments})
     moves: dict[bytes, UsageMove] = defaultdict(UsageMove)
     for item in assignments:
         moves[item.task.queue_id].active += 1

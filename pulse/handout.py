@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulse import limits
-from pulse.claim import attempt_make
+from pulse.claim import Assignment, attempt_make
 from pulse.placement import Rooms, Seat, place
 from pulse.states import TaskState, WaitReason
 from pulse.store.execute import NewAttempt, attempts_insert
@@ -37,11 +37,12 @@ class HandedOut:
     now: Micros
     task_ids: set[bytes] = field(default_factory=set)
     attempts: list[NewAttempt] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
 
     def insert(self, tx: Transaction) -> None:
         """Insert the attempts, after their tasks."""
         attempts_insert(tx, self.attempts, now=self.now, expires_at=self.now + limits.ASSIGN_MICROS)
-        attempts_learn(tx, {item.id: item.task_id for item in self.attempts})
+        attempts_learn(tx, {item.attempt_id: item.task for item in self.assignments})
 
 
 def hand_out(
@@ -58,7 +59,7 @@ def hand_out(
     plain.sort(key=lambda row: (-row["priority"], row["id"]))
     wanted = [(row["queue_id"], row["lane_id"], row["id"]) for row in plain]
     rooms = Rooms(dict.fromkeys((row["queue_id"] for row in plain), len(plain)))
-    handed, assignments = HandedOut(now), []
+    handed = HandedOut(now)
     for row, seat in zip(plain, place(wanted, offer.seats, rooms), strict=True):
         if isinstance(seat, Seat):
             attempt, assignment = attempt_make(
@@ -66,7 +67,7 @@ def hand_out(
             )
             handed.task_ids.add(row["id"])
             handed.attempts.append(attempt)
-            assignments.append(assignment)
+            handed.assignments.append(assignment)
     for row in rows:
         is_handed = row["id"] in handed.task_ids
         row |= {"leases_count": int(is_handed), "revision": 1 + is_handed}
@@ -74,7 +75,7 @@ def hand_out(
             row |= {"state": TaskState.LEASED, "wait_reason": None}
             takings.leases[row["queue_id"]] += 1
     takings.leased_at = now
-    tx.after_commit(lambda: offer.deliver(assignments))
+    tx.after_commit(lambda: offer.deliver(handed.assignments))
     return handed
 
 

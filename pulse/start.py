@@ -27,7 +27,7 @@ from pulse.states import AttemptState, TaskState
 from pulse.store.counters import Usage, starts_grant, usage_lock
 from pulse.store.execute import StartWrite, assignments_extend, attempts_start, tasks_start
 from pulse.store.key import key_ids, keys_lock
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_usage
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -82,10 +82,11 @@ class _Asked(Struct, frozen=True):
 
 def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> list[StartOutcome]:
     """Grant or refuse a batch of Starts; one outcome for each item, in order."""
-    tasks, attempts = attempts_lock_with_tasks(tx, {item.attempt_id for item in items})
-    # Refusals give keys back; whether there are any is known only under the usage's lock, which comes after the keys'.
-    keys_lock(tx, {key for task in tasks.values() for key in key_ids(task)})
-    usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
+    tasks, attempts, usages = attempts_lock_with_usage(tx, {item.attempt_id for item in items})
+    if not usages:
+        # Refusals give keys back; whether there are any is known only under the usage's lock, which comes after theirs.
+        keys_lock(tx, {key for task in tasks.values() for key in key_ids(task)})
+        usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
     permits = permits_lock(tx, usages.values())
     now = tx.now()
     outcomes: dict[int, StartOutcome] = {}

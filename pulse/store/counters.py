@@ -52,7 +52,7 @@ class UsageMove:
 
 _USAGE = select(queue_usage).where(ids_in(queue_usage.c.queue_id)).order_by(queue_usage.c.queue_id)
 _READ_USAGE = Hot(_USAGE)
-_LOCK_USAGE = Hot(_USAGE.with_for_update(), tells_time=True)
+LOCK_USAGE = Hot(_USAGE.with_for_update(), tells_time=True)
 _LOCK_BACKLOG = Hot(
     select(queue_backlog).where(ids_in(queue_backlog.c.queue_id)).order_by(queue_backlog.c.queue_id).with_for_update()
 )
@@ -109,7 +109,7 @@ _TAKE_BACKLOG = Hot(
 
 def usage_lock(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Usage]:
     """Lock the usage rows of queues, in the order of their ids."""
-    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(_LOCK_USAGE, {"ids": queue_ids})}
+    return {row.queue_id: Usage(*tuple(row)) for row in tx.rows(LOCK_USAGE, {"ids": queue_ids})}
 
 
 def usage_read(tx: Transaction, queue_ids: Collection[bytes]) -> dict[bytes, Usage]:

@@ -17,6 +17,7 @@ from orbit.database.packed import Packed
 from pulse.limits import PRIORITY_STEP_MICROS
 from pulse.policy import Budget
 from pulse.states import AttemptState, RecoverySafety, TaskState
+from pulse.store.counters import LOCK_USAGE, Usage
 from pulse.tables import attempt, task
 
 # Later than any instant: the deadline of what stands still.
@@ -123,6 +124,7 @@ def ready_key(row: LockedTask, *, available_at: Micros | None = None) -> dict[st
     return {"lane_id": row.lane_id, "dispatch_at": at, "task_id": row.id}
 
 
+_ID_BYTES = 16
 _TASK = Packed(LockedTask, task)
 _ATTEMPT = Packed(LockedAttempt, attempt)
 _LOCK_TASKS = Hot(through(select(_TASK.column), task).where(ids_in(task.c.id)).order_by(task.c.id).with_for_update())
@@ -200,8 +202,33 @@ def attempts_lock_with_tasks(
     known = attempts_tasks(tx, ids)
     if not known:
         return {}, {}
-    tasks, attempts = tx.rows_each([(_LOCK_TASKS, {"ids": set(known.values())}), (_LOCK_ATTEMPTS, {"ids": known})])
+    tasks, attempts = tx.rows_each(_lock_both(known))
     return {row.id: row for row in _TASK.unpack(tasks)}, {row.id: row for row in _ATTEMPT.unpack(attempts)}
+
+
+def attempts_lock_with_usage(
+    tx: Transaction, ids: Collection[bytes]
+) -> tuple[dict[bytes, LockedTask], dict[bytes, LockedAttempt], dict[bytes, Usage]]:
+    """Lock the tasks of attempts, the attempts and then the usage rows of their queues, in one round trip.
+
+    Concurrency keys come between attempts and usage: for tasks that have any, and for attempts that another process has
+    made, no usage is locked, and it is left to the caller.
+    """
+    known = [tx.known(("attempt", key)) or b"" for key in ids]
+    queue_ids = {fact[_ID_BYTES:] for fact in known}
+    if not known or b"" in queue_ids:
+        return *attempts_lock_with_tasks(tx, ids), {}
+    locks = [*_lock_both(attempts_tasks(tx, ids)), (LOCK_USAGE, {"ids": queue_ids})]
+    tasks, attempts, usages = tx.rows_each(locks)
+    return (
+        {row.id: row for row in _TASK.unpack(tasks)},
+        {row.id: row for row in _ATTEMPT.unpack(attempts)},
+        {row.queue_id: Usage(*tuple(row)) for row in usages},
+    )
+
+
+def _lock_both(known: Mapping[bytes, bytes]) -> list[tuple[Hot, Mapping[str, Any]]]:
+    return [(_LOCK_TASKS, {"ids": set(known.values())}), (_LOCK_ATTEMPTS, {"ids": known})]
 
 
 def attempts_tasks(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, bytes]:
@@ -209,16 +236,20 @@ def attempts_tasks(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, bytes
 
     It never changes, and the process that claimed an attempt knows it already.
     """
-    found = {key: known for key in ids if (known := tx.known(("attempt", key))) is not None}
+    found = {key: known[:_ID_BYTES] for key in ids if (known := tx.known(("attempt", key))) is not None}
     missing = set(ids) - found.keys()
     if missing:
         found |= {row.id: row.task_id for row in tx.rows(_TASKS_OF, {"ids": missing})}
     return found
 
 
-def attempts_learn(tx: Transaction, tasks: Mapping[bytes, bytes]) -> None:
-    """Remember the tasks of attempts that this transaction makes: attempt → task."""
-    tx.learn({("attempt", key): task_id for key, task_id in tasks.items()})
+def attempts_learn(tx: Transaction, tasks: Mapping[bytes, LockedTask]) -> None:
+    """Remember the tasks of attempts that this transaction makes, and their queues where no keys stand in between."""
+    tx.learn({("attempt", key): _fact(task) for key, task in tasks.items()})
+
+
+def _fact(task: LockedTask) -> bytes:
+    return task.id + task.queue_id if task.concurrency_keys is None else task.id
 
 
 def attempts_live_of(tx: Transaction, task_ids: Collection[bytes]) -> list[LockedAttempt]:
