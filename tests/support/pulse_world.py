@@ -1,7 +1,7 @@
-"""A small world around one task layer: clients, workers, operators, nodes that die, and time. Its moves are data.
+"""A small world around one task layer: clients, workers, operators, nodes that die, and time.
 
-A story is a list of moves with what was chosen for each. Whom a move is about is chosen by a number, taken modulo those
-there are, so a story stays one when moves are left out. What must hold is in `pulse_invariants`.
+A story is a list of moves (`pulse_moves`) with what was chosen for each. Whom a move is about is chosen by a number,
+taken modulo those there are, so a story stays one when moves are left out. What must hold is in `pulse_invariants`.
 """
 
 from __future__ import annotations
@@ -46,17 +46,10 @@ from pulse.submission import Submit
 from pulse.sweeps import DeadlineSweep
 from pulse.tables import task
 from tests.support.pulse import Pulse
+from tests.support.pulse_moves import KEYS, QUEUES, SAFETY
 
 T = TypeVar("T")
-QUEUES = ("main", "side")
-# What the workers say of each type; "ask" only verifies.
-SAFETY = {
-    "echo": RecoverySafety.MANUAL,
-    "safe": RecoverySafety.REPLAY_SAFE,
-    "pay": RecoverySafety.VERIFY,
-    "ask": RecoverySafety.REPLAY_SAFE,
-}
-KEYS = ("a", "b", "c")
+_FINAL = frozenset(StartCode) - {StartCode.RATE_LIMITED, StartCode.ALREADY_STARTED}
 _DRAIN_SECONDS = 6.0
 
 
@@ -435,91 +428,3 @@ class World:
         """Read all tasks."""
         own = task.c.namespace_id == self.pulse.namespace_id
         return list(self.pulse.database.transaction(lambda tx: tx.rows(select(task).where(own))))
-
-
-_FINAL = frozenset(StartCode) - {StartCode.RATE_LIMITED, StartCode.ALREADY_STARTED}
-_SOME = range(10_000)
-_LIVE = (True, True, True, False)
-_NONE = (None,) * 6
-# For each move how often it comes, and what is chosen from.
-MOVES: Mapping[str, tuple[float, Mapping[str, Sequence[Any]]]] = {
-    "submit": (
-        6,
-        {
-            "count": (1, 1, 2, 5),
-            "queue": QUEUES,
-            "type_": ("echo", "safe", "safe", "pay", "pay"),
-            "keys": ((), (), ("a",), ("b",), ("a", "b"), ("b", "c")),
-            "priority": range(10),
-            "delay": (0, 0, 0, 5, 40),
-            "deadline": (20, 600, 600, 3600, 20_000),
-            "is_gated": (False, False, True),
-            "fairness_key": (None, None, "x", "y"),
-        },
-    ),
-    "submit_to_room": (
-        3,
-        {
-            "count": (1, 1, 2, 5),
-            "queue": QUEUES,
-            "room": (1, 8),
-            "type_": ("echo", "safe", "safe", "pay"),
-            "keys": ((), (), (), ("a",)),
-            "priority": range(10),
-            "delay": (0,),
-            "deadline": (20, 600, 3600),
-            "is_gated": (False, False, True),
-            "fairness_key": (None, None, None, "x"),
-        },
-    ),
-    "submit_again": (1, {"at": _SOME}),
-    "cancel": (1, {"at": _SOME}),
-    "review": (2, {"at": _SOME, "verdict": tuple(Verdict)}),
-    "retry": (1, {"at": _SOME}),
-    "reschedule": (1, {"at": _SOME, "priority": range(10)}),
-    "claim": (
-        8,
-        {
-            "room": (1, 2, 3, 4, 8),
-            "queues": (QUEUES, *zip(QUEUES, strict=True)),
-            "types": (tuple(SAFETY), tuple(SAFETY), *zip(SAFETY, strict=True)),
-            "is_heard": (True, True, True, True, True, True, True, False),
-        },
-    ),
-    "start": (9, {"at": _SOME, "is_live": _LIVE, "is_same": (True, False)}),
-    "report": (
-        6,
-        {
-            "at": _SOME,
-            "outcome": (*Outcome, Outcome.SUCCEEDED),
-            "class_": tuple(ErrorClass),
-            "is_live": _LIVE,
-            "ran": (True, False),
-        },
-    ),
-    "renew": (2, {"at": _SOME, "is_live": _LIVE}),
-    "release": (1, {"at": _SOME, "is_live": _LIVE}),
-    "configure": (
-        2,
-        {
-            "queue": QUEUES,
-            "paused": (False, False, False, False, False, True),
-            "max_concurrency": (1, 2, 4, 9),
-            "rate_per_second": (1, 3, 50),
-            "max_unfinished_tasks": (5, 1000, 1000),
-        },
-    ),
-    "configure_application": (
-        1,
-        {"concurrency": (*_NONE, 1, 4), "rate": (*_NONE, 1, 3), "unfinished": (*_NONE, 12)},
-    ),
-    "configure_key": (1, {"key": ("a", "b", "*"), "limit": (None, 1, 2)}),
-    "move_gate": (1, {"is_open": (False, True, True)}),
-    "follow_wake_ups": (1, {}),
-    "turn_to_node": (1, {"number": (0, 1), "is_new": (False, True)}),
-    "restore": (0.25, {}),
-    "pass_time": (3, {"seconds": (0.5, 0.5, 1.1, 1.1, 1.1, 6.0, 6.0, 6.0, 6.0, 31.0, 31.0, 200.0)}),
-}
-NAMES = tuple(name for name, (weight, _) in MOVES.items() for _ in range(round(4 * weight)))
-# After how many transactions a move's node dies; mostly it does not.
-LIVES = (*[None] * 20, 0, 1, 2, 3, 4)

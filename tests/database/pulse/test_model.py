@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from orbit.database import Database
 from tests.support.pulse_invariants import Watch
-from tests.support.pulse_world import LIVES, MOVES, NAMES, World
+from tests.support.pulse_moves import LIVES, MOVES, NAMES
+from tests.support.pulse_world import World
 
 pytestmark = pytest.mark.soak
 STEPS = int(os.environ.get("ORBIT_MODEL_STEPS", "120"))
