@@ -136,7 +136,7 @@ def points_due(rule: TimeRule, start: Micros, until: Micros, *, limit: int) -> t
 
 
 def _bounded(rule: TimeRule, start: Micros, until: Micros) -> tuple[Micros, Micros]:
-    begin = start if rule.starts_at is None else max(start, rule.starts_at)
+    begin = max(start, 0 if rule.starts_at is None else rule.starts_at)
     end = min(until, HORIZON) if rule.ends_at is None else min(until, rule.ends_at)
     return begin, end
 

@@ -16,7 +16,7 @@ from pulse.schedules.rules import TimeRule
 from pulse.states import ScheduleState, TaskState
 from tests.support.http import Api, Caller
 from tests.support.pulse import Pulse
-from tests.support.schedules import Scheduling, every
+from tests.support.schedules import Scheduling, at, every
 
 BODY: dict[str, Any] = {
     "name": "case",
@@ -210,31 +210,31 @@ def test_c023_a_zone_is_accepted_with_a_next_occurrence_or_refused(caller: Calle
 def test_c089_what_finds_a_full_queue_is_recorded_and_blocks_nothing(
     pulse: Pulse, schedules: Scheduling, anchor: Micros
 ) -> None:
-    """A queue with one place, and a schedule that drops what it can't run in time."""
+    """A queue with one place, and a schedule that drops what it can't run in time; six times as slow as the case."""
     pulse.queue("narrow", max_unfinished_tasks=1, max_concurrency=1)
     pulse.submit(queue="narrow")
     (manual,) = pulse.claim(1, queue="narrow")
     assert pulse.start(manual).granted
     made = schedules.create(
-        every(10, anchor_at=anchor),
+        every(60, anchor_at=anchor),
         misfire=Misfire(policy=MisfirePolicy.SKIP, **HASTY),
         overlap=Overlap(policy=OverlapPolicy.SKIP),
         task=TaskTarget(queue="narrow", type="echo", version=1),
     )
-    for second in (0, 5, 10, 15, 20, 24):
-        schedules.run_at(anchor + second * SECOND + SECOND // 2)
+    for second in range(0, 150, 15):
+        schedules.run_at(*at(anchor, second))
         pulse.renew(manual)
     pulse.succeed(manual)
-    schedules.run_at(anchor + 27 * SECOND)
-    assert schedules.told(made, anchor) == [("MISFIRE", 0, 1), ("MISFIRE", 10, 1), ("MISFIRE", 20, 1)]
+    schedules.run_at(*at(anchor, 150))
+    assert schedules.told(made, anchor) == [("MISFIRE", 0, 1), ("MISFIRE", 60, 1), ("MISFIRE", 120, 1)]
     assert (schedules.row(made).latest_id, schedules.row(made).state) == (None, ScheduleState.ACTIVE)
-    schedules.run_at(anchor + 30 * SECOND + SECOND // 2)
+    schedules.run_at(*at(anchor, 180))
     (task_id,) = schedules.tasks(made)
     assert pulse.task(task_id).state is TaskState.WAITING
     (running,) = pulse.claim(1, queue="narrow")
     assert pulse.start(running).granted
-    schedules.run_at(anchor + 40 * SECOND + SECOND // 2)
+    schedules.run_at(*at(anchor, 240))
     pulse.succeed(running)
-    schedules.run_at(anchor + 50 * SECOND + SECOND // 2)
+    schedules.run_at(*at(anchor, 300))
     assert [state for state, _, _ in schedules.told(made, anchor)][3:] == ["FIRED", "OVERLAP", "FIRED"]
     assert pulse.drifts() == []

@@ -248,6 +248,17 @@ def test_r150_a_preview_shows_the_old_rule_before_the_boundary_and_the_new_one_a
     late = caller.post("/v1/schedules:preview", {"cron": "0 9 * * 1", "timezone": "Asia/Kathmandu", "count": 1}).data
     assert late["points"][0]["local"].endswith("T09:00:00")
     assert caller.post("/v1/schedules:preview", {}).pointer == "/cron"
+    for zone, since in (("Asia/Tokyo", "0001-01-01T00:00:00Z"), ("America/New_York", "9999-12-31T23:59:59Z")):
+        wide: dict[str, Any] = {
+            "cron": "0 9 * * *",
+            "timezone": zone,
+            "schedule_id": made["id"],
+            "after": since,
+            "count": 3,
+        }
+        assert len(caller.post("/v1/schedules:preview", wide).data["points"]) == (3 if since < "1" else 0)
+        odd = caller.post("/v1/schedules:preview", {"cron": "*/9 * * * *", "timezone": zone, "after": since})
+        assert odd.status == (200 if since < "1" else 400)
     assert caller.post("/v1/schedules:preview", {"every_seconds": 60, "count": 201}).pointer == "/count"
 
 
