@@ -31,6 +31,7 @@ from pulse.listener import InstanceMaker, InstanceStart
 from pulse.requests import TaskRequest
 from pulse.schedules.content import Era, eras_of, task_request
 from pulse.schedules.deciding import Plan, advanced, plan, plan_queued
+from pulse.schedules.manage import schedule_event
 from pulse.schedules.policy import Action, Outcome, OverlapPolicy, RangeReason, cut_off
 from pulse.schedules.store import (
     FiringRow,
@@ -145,7 +146,7 @@ class Firer:
         after = [_record(tx, turn, now=now) for turn in turns]
         schedules_write(tx, [(before, turn.row) for before, turn in zip(rows, turns, strict=True)])
         firings_insert(tx, [row for rows_ in after for row in rows_])
-        events = [event for turn, before in zip(turns, rows, strict=True) for event in _events(turn, before)]
+        events = [event for turn, before in zip(turns, rows, strict=True) for event in _events(tx, turn, before)]
         if events:
             events_insert(tx, events, now=now)
 
@@ -366,11 +367,11 @@ def _counted(row: ScheduleRow, firings: Sequence[FiringRow]) -> ScheduleRow:
     return replace(row, backlog=row.backlog + sum(each.state is FiringState.QUEUED for each in firings))
 
 
-def _events(turn: _Turn, before: ScheduleRow) -> list[EventRecord]:
+def _events(tx: Transaction, turn: _Turn, before: ScheduleRow) -> list[EventRecord]:
     row = turn.row
     if row.state is before.state:
         return []
-    if row.state is ScheduleState.STOPPED:
-        assert row.stop_reason is not None
-        return [EventRecord(row.namespace_id, "schedule.stopped", row.id, row.revision, row.stop_reason)]
-    return [EventRecord(row.namespace_id, f"schedule.{row.state.value.lower()}", row.id, row.revision)]
+    target = turn.eras[-1].revision.content.instance
+    workflow = None if target is None else target.workflow
+    name, data = f"schedule.{row.state.value.lower()}", row.stop_reason or "{}"
+    return [schedule_event(tx, row, name, workflow=workflow, data=data)]

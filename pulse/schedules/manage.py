@@ -236,8 +236,9 @@ class Schedules:
         now = tx.now()
         record = AuditRecord(row.namespace_id, actor, command.operation, "schedule", row.id, reason, before, after)
         audit_insert(tx, record, now=now)
-        event = EventRecord(row.namespace_id, _EVENT_OF[command.operation], row.id, row.revision)
-        events_insert(tx, [event], now=now)
+        target = after["configuration"]["workflow"]
+        workflow = None if target is None else target["workflow"]
+        events_insert(tx, [schedule_event(tx, row, _EVENT_OF[command.operation], workflow=workflow)], now=now)
         return Made(row.id, {"schedule": after})
 
     def _revision(
@@ -332,6 +333,14 @@ def schedule_get(tx: Transaction, namespace_id: bytes, schedule_id: bytes, *, is
     if row is None:
         raise NotFound(_MISSING)
     return row
+
+
+def schedule_event(
+    tx: Transaction, row: ScheduleRow, name: str, *, workflow: str | None, data: str = "{}"
+) -> EventRecord:
+    """Make an event of a schedule, which subscriptions find by its queue or by its workflow."""
+    queue_id = None if row.queue is None else queue_ids(tx, row.namespace_id, {row.queue}).get(row.queue)
+    return EventRecord(row.namespace_id, name, row.id, row.revision, data, queue_id=queue_id, workflow=workflow)
 
 
 def is_visible(caller: Credential, row: ScheduleRow) -> bool:

@@ -369,3 +369,13 @@ def test_r143_a_flow_a_schedule_and_a_queue_are_paused_apart(caller: Caller, nod
         if fired:
             caller.post(f"/v1/instances/{fired[0]['instance_id']}:cancel", {"reason": "r"})
             node.runner.run_once()
+
+
+def test_changes_of_a_schedule_reach_subscriptions_to_its_queue(caller: Caller, database: Database) -> None:
+    made = create(caller)
+    wished = {"event_types": ["schedule.*"], "queues": ["main"]}
+    path = f"/v1/subscriptions/{caller.post('/v1/subscriptions', {'name': 's', **wished}).data['subscription']['id']}"
+    database.clock.advance(seconds_forward=5)
+    caller.post(f"/v1/schedules/{made['id']}:pause", {"reason": "r"})
+    (told,) = caller.post(f"{path}:pull", {}).data["deliveries"]
+    assert (told["event"]["type"], told["event"]["subject_id"]) == ("schedule.paused", made["id"])
