@@ -187,8 +187,7 @@ def test_c155_who_may_not_see_a_subscription_can_not_tell_that_there_is_one(
     assert api.caller(["tasks:read"]).get(PATH).code == "FORBIDDEN"
 
 
-def test_r187_what_is_redacted_is_not_delivered(caller: Caller, database: Database) -> None:
-    """An event holds what its reads hold; this one tells of a type with a masked path."""
+def test_params_are_in_no_event(caller: Caller, database: Database) -> None:
     path = subscribe(caller, database, event_types=["task_type.registered", "task.submitted"])
     assert caller.post("/v1/queues", QUEUE).status == 201
     content = {"expected_revision": "0", "reason": "cards", "recovery": "MANUAL", "redact": ["/params/card"]}

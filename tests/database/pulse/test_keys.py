@@ -324,6 +324,7 @@ def test_a_sweep_finds_a_line_that_no_wake_up_came_for(pulse: Pulse) -> None:
 def test_tasks_without_keys_cost_no_statement_more(pulse: Pulse) -> None:
     """The same claim, Start and result with keys elsewhere in the namespace and without: equal statements."""
     pulse.queue()
+    pulse.look_for_no_subscribers()
 
     def run() -> int:
         before = pulse.database.counts["statements"]

@@ -5,16 +5,13 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
-from sqlalchemy.engine import Engine
+from sqlalchemy import text
 
 from orbit.clock import SECOND
-from orbit.database import Database, Transaction
+from orbit.database import Database
 from pulse.claim import Demand, claim
 from pulse.doctor import examine
 from pulse.key_limits import key_view
@@ -23,46 +20,13 @@ from pulse.store.search import TaskFilter, tasks_choose
 from pulse.tasks import attempts_list, task_explain, task_get, tasks_list
 from pulse.waker import keys_wake, lines_sweep
 from tests.support.bulk import patient, tasks_copy, truncated
+from tests.support.plans import plans, recorded
 from tests.support.pulse import Pulse
 
 pytestmark = pytest.mark.soak
 TASKS = int(os.environ.get("ORBIT_SEARCH_TASKS", "1000000" if os.environ.get("ORBIT_SOAK") else "100000"))
 LARGE = {"pulse_task", "pulse_ready", "pulse_key_line", "pulse_label"}
 BROAD: Any = {"max_concurrency": 100_000, "rate_per_second": 1_000_000, "max_unfinished_tasks": 1_000_000}
-
-
-@contextmanager
-def recorded() -> Iterator[list[tuple[str, Any]]]:
-    """Keep the statements that are run meanwhile, as they are sent."""
-    statements: list[tuple[str, Any]] = []
-
-    def keep(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
-        statements.append((statement, parameters))
-
-    send = Transaction._send  # noqa: SLF001  (hot statements pass SQLAlchemy by)
-
-    def keep_hot(tx: Transaction, texts: Sequence[str]) -> Any:
-        statements.extend((text.replace("%", "%%"), ()) for text in texts)
-        return send(tx, texts)
-
-    event.listen(Engine, "before_cursor_execute", keep)
-    Transaction._send = keep_hot  # type: ignore[method-assign, assignment]  # noqa: SLF001
-    try:
-        yield statements
-    finally:
-        Transaction._send = send  # type: ignore[method-assign]  # noqa: SLF001
-        event.remove(Engine, "before_cursor_execute", keep)
-
-
-def plans(database: Database, statement: str, parameters: Any) -> list[dict[str, Any]]:
-    """Ask the server how it would run a statement: a row for each table."""
-
-    def work(tx: Transaction) -> list[dict[str, Any]]:
-        connection = tx._connection  # noqa: SLF001  (the statement is sent as it was)
-        rows = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
-        return [dict(row._mapping) for row in rows]  # noqa: SLF001
-
-    return database.transaction(work)
 
 
 @pytest.mark.databases("mariadb", "mysql")

@@ -1,5 +1,7 @@
 """Subscriptions on every database: nothing is lost, nothing comes twice unasked, tasks never wait for a consumer."""
 
+import json
+import re
 import threading
 from collections import Counter
 from functools import partial
@@ -15,8 +17,10 @@ from orbit.store.journal import EventChoice, EventRecord, Page, events_insert, e
 from orbit.store.subscribers import Subscribers
 from orbit.subscription import DeliveryState, SubscriptionState, TokenOutcome
 from pulse.deliveries import deliveries_pull
-from pulse.states import ErrorClass
+from pulse.states import ErrorClass, RecoverySafety
+from pulse.store.event_log import log_read
 from pulse.subscription_sweep import subscriptions_sweep
+from tests.support.plans import plans, recorded
 from tests.support.pulse import Pulse
 from tests.support.subscriber import VISIBLE_SECONDS, Subscriber, subjects, tell, types
 
@@ -365,3 +369,36 @@ def test_r194_events_are_listed_in_stable_pages_by_type_time_and_subject(
     accepted_at = [pulse.task(task_id).accepted_at for task_id in tasks]
     within = EventChoice(created_after=accepted_at[1], created_before=accepted_at[4], type="task.*")
     assert sorted(listed(within)) == sorted(tasks[1:4])
+
+
+def test_r187_what_a_type_masks_of_failures_is_masked_in_what_is_delivered(pulse: Pulse) -> None:
+    pulse.queue()
+    pulse.register(redact=["/error/message"])
+    mine = Subscriber(pulse, event_types=("task.failed",))
+    pulse.submit()
+    pulse.fail(pulse.run(safety=RecoverySafety.REPLAY_SAFE), ErrorClass.NON_RETRYABLE)
+    (pulled,) = mine.pull()
+    error = json.loads(pulled.event.data)["error"]
+    assert (error["code"], error["message"]) == ("BROKEN", "[redacted]")
+
+
+@pytest.mark.databases("mariadb", "mysql")
+@pytest.mark.requirement("R190")
+def test_r194_the_list_and_the_pull_go_through_their_indexes_without_sorting(pulse: Pulse, database: Database) -> None:
+    """A sort would read, and a pull would lock, all that there is."""
+    mine = Subscriber(pulse)
+    for _ in range(20):
+        tell(pulse)
+    with recorded() as statements:
+        mine.pull(limit=3)
+        mine.waiting(DeliveryState.PENDING)
+        database.transaction(lambda tx: events_list(tx, mine.pulse.namespace_id, Page(5)))
+        database.transaction(lambda tx: events_list(tx, mine.pulse.namespace_id, Page(5), EventChoice(type="task.*")))
+        database.transaction(lambda tx: log_read(tx, pulse.namespace_id, after=(0, b""), until=2**62, limit=5))
+    asked = [(text, values) for text, values in statements if re.search("FROM orbit_(delivery|event)", text)]
+    assert len(asked) >= 6
+    for text, values in asked:
+        for row in plans(database, text, values):
+            told = f"{row} of {text}"
+            assert "filesort" not in str(row).lower(), told
+            assert "PRIMARY" in str(row) or "orbit_delivery_for_pull" in str(row) or "orbit_event_for" in str(row), told

@@ -208,6 +208,7 @@ def test_a_change_is_seen_by_other_nodes_and_a_submission_looks_for_it_only_now_
     pulse.queue()
     other = Pulse(pulse.database)
     other.submit()
+    pulse.look_for_no_subscribers()
     counts = pulse.database.counts
     before = counts["statements"]
     other.submit()
