@@ -34,11 +34,11 @@ def recorded() -> Iterator[list[tuple[str, Any]]]:
 
 
 def plans(database: Database, statement: str, parameters: Any) -> list[dict[str, Any]]:
-    """Ask the server how it would run a statement: a row for each table."""
+    """Ask the server how it would run a statement: a row for each table. A server's own default may be another form."""
 
     def work(tx: Transaction) -> list[dict[str, Any]]:
         connection = tx._connection  # noqa: SLF001  (the statement is sent as it was)
-        rows = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+        rows = connection.exec_driver_sql(f"EXPLAIN FORMAT=TRADITIONAL {statement}", parameters)
         return [dict(row._mapping) for row in rows]  # noqa: SLF001
 
     return database.transaction(work)
