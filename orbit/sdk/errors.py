@@ -52,7 +52,15 @@ class APIError(OrbitSDKError):
         self.request_id = request_id
         self.details: Any = error.get("details")
         self.retry_after = retry_after
-        super().__init__(f"{self.code} ({status}): {self.message}")
+        super().__init__(f"{self.code} ({status}): {self.message}{self._place()}")
+
+    def _place(self) -> str:
+        """Name the field that is wrong, where the message does not."""
+        pointer = self.details.get("pointer") if isinstance(self.details, Mapping) else None
+        return f" (at {pointer})" if isinstance(pointer, str) and pointer and not self._names(pointer) else ""
+
+    def _names(self, pointer: str) -> bool:
+        return pointer in self.message or f"'{pointer.rpartition('/')[2]}'" in self.message
 
 
 class WorkerRefused(OrbitSDKError):
