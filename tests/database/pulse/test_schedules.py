@@ -101,7 +101,7 @@ def test_r076_what_finds_no_place_stays_undecided(pulse: Pulse, schedules: Sched
     assert pulse.drifts() == []
 
 
-def test_what_outgrows_the_age_while_the_queue_is_full_is_missed(
+def test_r077_what_outgrows_the_age_while_the_queue_is_full_is_missed(
     pulse: Pulse, schedules: Scheduling, anchor: Micros
 ) -> None:
     pulse.queue("small", max_unfinished_tasks=1)
