@@ -302,7 +302,10 @@ class Dispatcher:
         if assignments is None:
             self._offered_in_vain |= dict.fromkeys(offer.lanes, time.monotonic())
         else:
-            self._deliver(assignments)
+            try:
+                self._deliver(assignments)
+            except Exception:  # noqa: BLE001  (the tasks are there: who made them must not be told otherwise)
+                _log.exception("handout.crashed")
         # A claim may have found no room meanwhile.
         if self._stirred:
             self.wake()

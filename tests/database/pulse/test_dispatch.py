@@ -242,6 +242,18 @@ def test_room_that_was_offered_is_not_claimed_for_and_comes_back(
 
 
 @DIRECT
+def test_a_worker_that_can_t_be_told_is_no_trouble_of_who_submits(
+    pulse: Pulse, node: Dispatcher, worker: Taken, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "assign", lambda _: 1 // 0)
+    task_id = pulse.submit()
+    assert [record.message for record in caplog.records if record.exc_info] == ["handout.crashed"]
+    assert (pulse.task(task_id).state, room_of(node)) == (TaskState.LEASED, ROOM - 1)
+    pulse.pass_time(6)
+    assert (pulse.task(task_id).state, is_ready(pulse, task_id)) == (TaskState.WAITING, True)
+
+
+@DIRECT
 def test_what_is_handed_out_to_a_worker_that_has_just_gone_is_given_back(pulse: Pulse) -> None:
     pulse.queue()
     pulse.cancel(pulse.submit())
