@@ -41,6 +41,17 @@ STEP = """\
 """
 
 
+# One check in a process that has loaded what it needs; it tells its milliseconds.
+ALONE = """
+import sys, time
+from orbit.cli.program import run
+from definitions import bound_limits, commands, compiler
+begun = time.perf_counter()
+run(["check", sys.argv[1]])
+print(1_000 * (time.perf_counter() - begun), file=sys.stderr)
+"""
+
+
 class Spans(NamedTuple):
     """Milliseconds of wall-clock and of processor time."""
 
@@ -77,6 +88,15 @@ def measure(commands: dict[str, list[str]], bytecode: Path, *, runs: int) -> dic
     return {name: [each[name] for each in rounds] for name in commands}
 
 
+def alone_millis(file: Path, *, runs: int) -> float:
+    """Check a file for the first time in a process that is already loaded; return the median."""
+    told = [
+        subprocess.run([sys.executable, "-c", ALONE, str(file)], capture_output=True, text=True, check=True).stderr
+        for _ in range(runs)
+    ]
+    return statistics.median(float(text) for text in told)
+
+
 def evaluation_micros(runs: int) -> float:
     """Evaluate a condition with 1 000 rows bound; return the median over batches of 1 000, in microseconds."""
     expression = compile_expression('steps.query.output.status == "DONE" && input.amount > 100')
@@ -110,6 +130,7 @@ def main() -> None:
             f"check {STEPS} steps": ["check", str(file)],
         }
         spans = measure(commands, Path(folder) / "bytecode", runs=runs)
+        alone = {path.stem: alone_millis(path, runs=runs) for path in (DEMO, file)}
     print(f"{'':18}{'wall-clock':>11}{'after it':>10}{'processor':>11}{'after it':>10}")
     for name, found in spans.items():
         wall, processor = (statistics.median(each[place] for each in found) for place in (0, 1))
@@ -117,6 +138,7 @@ def main() -> None:
         pairs = list(zip(found, spans["start-up"], strict=True))
         later = [statistics.median(own[place] - start[place] for own, start in pairs) for place in (0, 1)]
         print(f"{name:18}{wall:11.0f}{later[0]:10.0f}{processor:11.0f}{later[1]:10.0f}")
+    print("once loaded       " + ", ".join(f"{name} {millis:.0f}" for name, millis in alone.items()))
     print(f"one evaluation {evaluation_micros(runs):.2f} µs with 1 000 rows bound")
 
 
