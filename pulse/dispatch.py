@@ -180,7 +180,7 @@ class Dispatcher:
             self._arrived[lane_id] = min(lowest, self._arrived.get(lane_id, lowest))
             mark = self._watermarks.get(lane_id)
             if mark is not None and lowest < mark[0]:
-                del self._watermarks[lane_id]
+                self._watermarks[lane_id] = (lowest, mark[1])
         self.wake()
 
     def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
@@ -256,10 +256,11 @@ class Dispatcher:
                 self._emptied.pop(lane_id, None)
             else:
                 self._emptied[lane_id] = now
-            if reached is None or self._arrived.get(lane_id, reached) < reached:
+            if reached is None:
                 self._watermarks.pop(lane_id, None)
             else:
-                self._watermarks[lane_id] = (reached, self._watermarks.get(lane_id, (reached, now))[1])
+                lowest = min(reached, self._arrived.get(lane_id, reached))
+                self._watermarks[lane_id] = (lowest, self._watermarks.get(lane_id, (lowest, now))[1])
 
     def _seats(self) -> list[Seat]:
         """Return the seats with room, each with the lanes that are worth a look.
