@@ -1,8 +1,5 @@
 """What nodes ask of schedules again and again is answered by an index, however many there are."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +8,7 @@ from orbit.database import Database, Transaction
 from orbit.ids import new_id
 from pulse.schedules.store import ScheduleRow, schedule_insert, schedules_waiting
 from pulse.states import ScheduleState
+from tests.support.plans import plans, recorded
 from tests.support.pulse import Pulse
 from tests.support.schedules import Scheduling, every
 
@@ -39,23 +37,10 @@ def test_an_idle_pass_is_one_question_to_one_index(pulse: Pulse, database: Datab
     schedules = Scheduling(pulse)
     made = schedules.row(schedules.create(every(3600), is_paused=True))
     database.transaction(lambda tx: fill(tx, made))
-    asked: list[Sequence[str]] = []
-
-    def work(tx: Transaction) -> list[Any]:
-        send = tx._send  # noqa: SLF001  (a statement as it is sent)
-
-        def keep(texts: Sequence[str]) -> Any:
-            asked.append(texts)
-            return send(texts)
-
-        tx._send = keep  # type: ignore[method-assign]  # noqa: SLF001
-        schedules_waiting(tx, limit=64)
-        tx.now()
-        rows = tx._connection.exec_driver_sql(f"EXPLAIN FORMAT=TRADITIONAL {asked[0][0].replace('%', '%%')}")  # noqa: SLF001
-        return [dict(row._mapping) for row in rows]  # noqa: SLF001
-
-    (plan,) = database.transaction(work)
-    assert len(asked) == 1, "the clock comes along with the question"
+    with recorded() as asked:
+        database.transaction(lambda tx: schedules_waiting(tx, limit=64))
+    question, _clock_that_comes_along = asked
+    (plan,) = plans(database, *question)
     assert plan["key"] == "pulse_schedule_by_look"
     assert "filesort" not in (plan["Extra"] or "")
     assert schedules.firer.run_once() == 1.0
