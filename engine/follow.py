@@ -24,6 +24,7 @@ from engine.store.stimuli import StoredStimulus, stimuli_insert
 from engine.store.take import instances_take
 from engine.work import Work
 from orbit.clock import Micros
+from orbit.database import is_passing
 from orbit.errors import Unavailable
 from orbit.logs import get_logger
 from pulse.listener import FollowLater, Takings, TaskChange
@@ -76,6 +77,8 @@ class Follower:
         except FollowLater:
             raise
         except Exception as error:
+            if is_passing(error):
+                raise
             # The results of a whole batch must not be refused for what one instance makes of them.
             _log.warning("instance.follow_failed", exc_info=True)
             raise FollowLater from error

@@ -3,8 +3,9 @@
 from orbit.database.clock import DatabaseClock
 from orbit.database.connect import ConnectionLimits
 from orbit.database.database import Database, Pool
+from orbit.database.failures import RunAgain, is_passing
 from orbit.database.schema import TABLE_OPTIONS, metadata
-from orbit.database.transaction import RunAgain, Transaction
+from orbit.database.transaction import Transaction
 
 __all__ = [
     "TABLE_OPTIONS",
@@ -14,5 +15,6 @@ __all__ = [
     "Pool",
     "RunAgain",
     "Transaction",
+    "is_passing",
     "metadata",
 ]

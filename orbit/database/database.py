@@ -26,8 +26,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from orbit.database.clock import DatabaseClock
 from orbit.database.connect import ConnectionLimits, engine_open
 from orbit.database.facts import Facts
-from orbit.database.failures import Failure, classify
-from orbit.database.transaction import RunAgain, Transaction
+from orbit.database.failures import Failure, RunAgain, classify
+from orbit.database.transaction import Transaction
 from orbit.errors import Unavailable
 from orbit.logs import get_logger
 

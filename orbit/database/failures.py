@@ -20,6 +20,10 @@ _AWAY = frozenset(
 _STATEMENT_TIME_OUT = frozenset({3024, 1969})
 
 
+class RunAgain(Exception):
+    """What was read without a lock had changed when it was locked: roll back and run the whole transaction again."""
+
+
 class Failure(StrEnum):
     """How a failed transaction is dealt with."""
 
@@ -42,3 +46,8 @@ def classify(error: DBAPIError) -> Failure:
     if number is None and "locked" in str(error.orig):
         return Failure.CONTENDED
     return Failure.BUG
+
+
+def is_passing(error: Exception) -> bool:
+    """Tell whether the whole transaction is run again for an error, so that nothing in it may catch it."""
+    return isinstance(error, RunAgain) or (isinstance(error, DBAPIError) and classify(error) is not Failure.BUG)

@@ -53,10 +53,6 @@ class _Answer(Struct, frozen=True):
     rows: Sequence[tuple[Any, ...]]
 
 
-class RunAgain(Exception):
-    """What was read without a lock had changed when it was locked: roll back and run the whole transaction again."""
-
-
 class Transaction:
     """Statements inside one transaction.
 

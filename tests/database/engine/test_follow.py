@@ -1,5 +1,7 @@
 """Instances that go on where their tasks' results are recorded; what is not plain is left to the runner."""
 
+from collections.abc import Collection
+from functools import partial
 from threading import Thread
 
 import pytest
@@ -11,6 +13,7 @@ from orbit.database import Database, Transaction
 from orbit.ids import new_id
 from pulse.listener import BacklogShort
 from pulse.report import Outcome, Report, report
+from pulse.store.lanes import LaneKey, lane_create, lanes_find
 from tests.database.engine.workflows import TWO_TASKS
 from tests.support.weave import Done, Weave
 
@@ -148,6 +151,35 @@ def test_an_advance_that_raises_spoils_no_result(weave: Weave, monkeypatch: pyte
     assert stimuli_count(weave) == 1
     weave.advance()
     assert weave.get(instance)["error"]["code"] == "ENGINE_ERROR"
+
+
+def test_lanes_that_another_node_makes_first_are_found_when_the_transaction_runs_again(
+    weave: Weave, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if weave.database.is_sqlite:
+        pytest.skip("one connection holds everything")
+    weave.publish(READS)
+    weave.start("reads")
+    assignment = weave.claim()[0]
+    other = Database.open(weave.database.url.render_as_string(hide_password=False))
+    found: list[int] = []
+
+    def find(tx: Transaction, keys: Collection[LaneKey]) -> dict[LaneKey, bytes]:
+        lanes = lanes_find(tx, keys)
+        for key in set(keys) - lanes.keys():
+            made = partial(lane_create, key=key, now=tx.now())
+            worker = Thread(target=other.transaction, args=(made,))
+            worker.start()
+            worker.join(30)
+        found.append(len(lanes))
+        return lanes
+
+    monkeypatch.setattr("pulse.submission.lanes_find", find)
+    weave.answer(assignment, Done({"n": 3}))
+    other.close()
+    assert found == [0, 2], "the lanes were not there, then they were"
+    assert (stimuli_count(weave), caplog.records) == (0, [])
+    assert sorted(map(str, claimed_steps(weave))) == ["x", "y"]
 
 
 def test_a_full_queue_sends_the_end_back_to_be_told(database: Database) -> None:
