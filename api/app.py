@@ -6,6 +6,7 @@ it. Nothing here knows a resource; `api/server.py` says which operations there a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -76,7 +77,9 @@ class RequestFrame:
         seconds = time.perf_counter() - req.context.began
         status = resp.status_code
         self._observe(req.method, req.uri_template or "", status, seconds)
-        level = "debug" if status < HTTPStatus.BAD_REQUEST else "info"
+        level = logging.DEBUG if status < HTTPStatus.BAD_REQUEST else logging.INFO
+        if not _log.isEnabledFor(level):
+            return
         extra = {
             "request_id": req.context.request_id,
             "method": req.method,
@@ -84,7 +87,7 @@ class RequestFrame:
             "status": status,
             "ms": round(seconds * 1000, 1),
         }
-        getattr(_log, level)("request.answered", extra=extra)
+        _log.log(level, "request.answered", extra=extra)
 
 
 def app_make(operations: Iterable[Operation], authenticator: Authenticator, observe: Observe) -> falcon.App[Any, Any]:

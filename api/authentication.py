@@ -38,14 +38,14 @@ class Authenticator:
         """Return the credential of a bearer token; raise Unauthenticated, with one body for all causes."""
         if authorization is None:
             raise Unauthenticated
+        fingerprint = sha256(authorization.encode()).digest()
+        known = self._known.get(fingerprint)
+        if known is not None and time.monotonic() < known.until:
+            return known.credential
         try:
             token = token_from_header(authorization)
         except Unauthenticated:
             token = _UNREADABLE
-        fingerprint = sha256(token.text().encode("ascii")).digest()
-        known = self._known.get(fingerprint)
-        if known is not None and time.monotonic() < known.until:
-            return known.credential
         # Taken before the look-up: the second counts from what the database said, not from when we heard it.
         until = time.monotonic() + CACHE_SECONDS
         stored = self._database.transaction(lambda tx: credential_find(tx, token.credential_id))

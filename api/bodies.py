@@ -15,8 +15,9 @@ from typing import Generic, TypeVar, get_args, get_type_hints
 import msgspec
 
 from api.models.fields import Request
+from orbit.canonical import digest
 from orbit.errors import InvalidRequest, UnknownField
-from orbit.jsontext import Json, JsonError, digest, parse
+from orbit.jsontext import Json, JsonError, parse
 
 ModelT = TypeVar("ModelT", bound=Request)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orbit.access import Credential, Scope, Token, secret_matches, token_from_header
+from orbit.canonical import digest
 from orbit.database import Database, Transaction
 from orbit.errors import InvalidRequest, StateConflict, Unauthenticated
 from orbit.idempotency import Command
 from orbit.ids import new_id, to_hex
-from orbit.jsontext import digest
 from orbit.store.journal import Actor, AuditRecord, audit_insert
 from orbit.store.tenancy import (
     Namespace,

@@ -20,10 +20,11 @@ from api.envelope import JSON_TYPE, NO_SUCH_RESOURCE, page_body, success_body, s
 from api.models.fields import KEY_PATTERN, Request
 from api.queries import Query
 from orbit.access import Credential, Scope
+from orbit.canonical import digest
 from orbit.errors import InvalidRequest, NotFound, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from orbit.idempotency import Answer, Command
 from orbit.ids import from_hex
-from orbit.jsontext import Json, digest
+from orbit.jsontext import Json
 from orbit.store.journal import Actor
 
 ModelT = TypeVar("ModelT", bound=Request)

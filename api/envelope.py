@@ -12,6 +12,7 @@ from typing import Any
 
 import falcon
 
+from orbit.canonical import compact
 from orbit.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -22,7 +23,7 @@ from orbit.errors import (
     UnsupportedMediaType,
 )
 from orbit.ids import to_hex
-from orbit.jsontext import Json, dumps
+from orbit.jsontext import Json
 from orbit.logs import get_logger
 
 _log = get_logger(__name__)
@@ -43,7 +44,7 @@ class Refusal:
 
 def success_body(request_id: bytes, data: Json) -> bytes:
     """Write the envelope of a success."""
-    return dumps({"request_id": to_hex(request_id), "data": data})
+    return compact({"request_id": to_hex(request_id), "data": data})
 
 
 def success_body_of(request_id: bytes, written: bytes) -> bytes:
@@ -53,7 +54,7 @@ def success_body_of(request_id: bytes, written: bytes) -> bytes:
 
 def page_body(request_id: bytes, items: list[Json], next_cursor: str | None) -> bytes:
     """Write the envelope of one page of a list; `next_cursor` is null on the last page."""
-    return dumps({"request_id": to_hex(request_id), "data": items, "next_cursor": next_cursor})
+    return compact({"request_id": to_hex(request_id), "data": items, "next_cursor": next_cursor})
 
 
 def error_json(error: OrbitError) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def refusal(request_id: bytes, error: OrbitError) -> Refusal:
         headers["Retry-After"] = str(retry_after)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    body = dumps({"request_id": to_hex(request_id), "error": error_json(error)})
+    body = compact({"request_id": to_hex(request_id), "error": error_json(error)})
     return Refusal(error.status, body, headers)
 
 

@@ -15,7 +15,7 @@ import io
 import logging
 import socket as native_socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from gevent.pywsgi import Input, WSGIServer
 from geventwebsocket.handler import WebSocketHandler
 
 from api.connection_caps import CapLimits, ConnectionCaps
+from api.request_head import RequestHead, environ_name, head_read
 from api.websocket import SocketLimits, WorkerSocket
 from orbit import jsontext
 from orbit.errors import InvalidRequest, OrbitError, PayloadTooLarge, RequestTimeout
@@ -128,6 +129,17 @@ class NodeHandler(WebSocketHandler):  # type: ignore[misc]  # the library has no
         self._admission: Any = None
         super().__init__(sock, address, server, rfile=io.BufferedReader(self._reader))
 
+    def MessageClass(self, stream: io.BufferedReader, *_: Any) -> RequestHead:  # noqa: N802  (the library's own name)
+        """Read the fields of a head."""
+        return head_read(stream)
+
+    def _headers(self) -> Iterator[tuple[str, str]]:
+        """Name the fields for the environment; the library adds those of the body itself."""
+        for field_name, value in self.headers.fields:
+            name = environ_name(field_name)
+            if name is not None and field_name not in {"content-type", "content-length"}:
+                yield name, value
+
     def handle_one_request(self) -> Any:
         """Read one head within its time, then answer it."""
         limits: ListenerLimits = self.server.limits
@@ -159,6 +171,18 @@ class NodeHandler(WebSocketHandler):  # type: ignore[misc]  # the library has no
             self.environ["CONTENT_LENGTH"] = str(len(body))
         self.socket.settimeout(limits.send_seconds)
         super(WebSocketHandler, self).run_application()
+
+    def _write_with_headers(self, data: bytes) -> None:
+        """Send the head together with the first bytes of the body: one packet for most answers, one waking there."""
+        self.headers_sent = True
+        self.finalize_headers()
+        lines = [b"HTTP/1.1 " + self.status, *(b"%b: %b" % each for each in self.response_headers), b"\r\n"]
+        head = b"\r\n".join(lines)
+        if self.response_use_chunked:
+            self._sendall(head)
+            self._write(data)
+        else:
+            self._sendall(head + data)
 
     def upgrade_connection(self) -> None:
         """Check the handshake of RFC 6455 and answer it; raise InvalidRequest for one that is not."""

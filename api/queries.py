@@ -53,7 +53,7 @@ class Query:
 
     def __init__(self, req: falcon.Request, known: Iterable[str] = ()) -> None:
         self._values: dict[str, str] = {}
-        allowed = frozenset(known)
+        allowed = frozenset(known) if req.params else frozenset()
         for name, value in req.params.items():
             if name not in allowed:
                 error = UnknownField(f"the query parameter {name[:80]!r} is not known here")

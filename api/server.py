@@ -148,7 +148,9 @@ class Node:
             *Subscriptions(database).operations(),
         ]
         node_resource.publish(document_make(self.operations, version=orbit.__version__))
-        self.application = self.in_flight.counted(app_make(self.operations, self.authenticator, self._observe))
+        self.application = self.in_flight.counted(
+            app_make(self.operations, self.authenticator, self.metrics.request_answered)
+        )
         self.instance_watchdog = InstanceWatchdog(database, on_stuck=self.metrics.stuck.set)
         self.watchdog = Watchdog(self.metrics, database, self._batchers, self._sample)
 
@@ -185,10 +187,6 @@ class Node:
     def _probe(self) -> None:
         """Raise Unavailable unless the database answers and has this release's schema."""
         require_current(self.database.url.render_as_string(hide_password=False))
-
-    def _observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.metrics.requests.labels(method, route, str(status)).inc()
-        self.metrics.request_seconds.labels(route).observe(seconds)
 
     def _batchers(self) -> Iterable[Batcher[Any, Any]]:
         execution = self.pulse.execution

@@ -18,7 +18,8 @@ from definitions.expression import Expression
 from definitions.graph import Graph, JoinSpec, Node
 from definitions.masks import path_of_text
 from definitions.template import Template
-from orbit.jsontext import Json, canonical
+from orbit.canonical import canonical
+from orbit.jsontext import Json
 from orbit.redaction import covers
 
 _SHOWN_CHARACTERS = 200

@@ -37,11 +37,11 @@ from engine.store.steps import steps_delete, steps_insert, steps_update
 from engine.store.stimuli import Pending, StoredStimulus, stimuli_hold, stimuli_insert, stimuli_release
 from engine.work import Work, take, values_of_works
 from orbit.access import queue_not_found
+from orbit.canonical import compact
 from orbit.clock import Micros, seconds
 from orbit.database import RunAgain
 from orbit.errors import OrbitError
 from orbit.ids import new_id
-from orbit.jsontext import dumps
 from orbit.logs import get_logger
 from orbit.store.journal import EventRecord, events_insert
 from pulse.cancellation import Cancel
@@ -356,7 +356,7 @@ def events_of(stored: Stored, record: Recorded) -> list[EventRecord]:
         data = {"workflow": origin.workflow, "version": origin.version, **entry.data}
         if is_alarm:
             data["step"] = entry.step
-        text = dumps(data).decode()
+        text = compact(data).decode()
         instance_id = stored.instance.id
         found.append(
             EventRecord(origin.namespace_id, entry.kind, instance_id, record.revision, text, workflow=origin.workflow)
@@ -399,7 +399,7 @@ def _request(work: Work, command: SubmitTask, spec: TaskSpec) -> TaskRequest:
         queue=spec.queue,
         type=spec.type,
         version=spec.task_version,
-        params=dumps(command.params),
+        params=compact(command.params),
         start_deadline_at=command.start_deadline_at,
         deadline_at=command.deadline_at,
         attempt_timeout_micros=seconds(spec.attempt_timeout_seconds),

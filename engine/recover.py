@@ -24,12 +24,13 @@ from engine.stimulus import Recovered
 from engine.store.instances import instance_find
 from engine.store.recoveries import Recovery, recoveries_list, recovery_insert
 from engine.work import Work
+from orbit.canonical import digest
 from orbit.clock import to_rfc3339
 from orbit.database import Database
 from orbit.errors import InvalidRequest, NotFound
 from orbit.idempotency import Answer, Made
 from orbit.ids import to_hex
-from orbit.jsontext import Json, digest, dumps, parse
+from orbit.jsontext import Json, dumps, parse
 from pulse.owned import REVIEWED_FAILED, SUPERSEDED, OwnedVerdict
 from pulse.policy import Finish
 from pulse.states import TaskState

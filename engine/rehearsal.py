@@ -27,8 +27,9 @@ from engine.playing import Outcomes
 from engine.script import SCRIPT_KEYS, AnswerMissing, Library, Scenario, Script, read_scenario
 from engine.simulator import Simulation
 from engine.states import INSTANCE_TERMINAL, InstanceState, StepState
+from orbit.canonical import canonical
 from orbit.clock import SECOND
-from orbit.jsontext import Json, canonical
+from orbit.jsontext import Json
 
 _SCRIPT = Keys("a script", SCRIPT_KEYS)
 _FILE = Keys("a test file", frozenset({"workflow", "tests"}))

@@ -15,9 +15,10 @@ from engine.ports import Flows, VersionFinder
 from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL
 from engine.store.instances import instances_read
+from orbit.canonical import digest
 from orbit.errors import InvalidRequest, OrbitError, PayloadTooLarge
 from orbit.idempotency import Command
-from orbit.jsontext import Json, digest
+from orbit.jsontext import Json
 from pulse.listener import InstanceStart
 
 if TYPE_CHECKING:

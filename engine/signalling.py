@@ -35,6 +35,7 @@ from engine.store.signals import (
     signals_of_keys,
 )
 from engine.store.stimuli import stimuli_insert
+from orbit.canonical import canonical
 from orbit.clock import SECOND, Micros, to_rfc3339
 from orbit.errors import (
     IdempotencyConflict,
@@ -47,7 +48,7 @@ from orbit.errors import (
 )
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.ids import new_id, to_hex
-from orbit.jsontext import Json, canonical, dumps, parse
+from orbit.jsontext import Json, dumps, parse
 from orbit.store.journal import Actor, AuditRecord, EventRecord, audit_insert, events_insert
 
 if TYPE_CHECKING:

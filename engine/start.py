@@ -33,12 +33,13 @@ from engine.store.signals import signals_insert
 from engine.views import instance_json
 from engine.work import Work
 from orbit.batcher import Batcher
+from orbit.canonical import compact
 from orbit.clock import Micros, seconds
 from orbit.database import Database
 from orbit.errors import IdempotencyConflict, InvalidRequest, OrbitError, PayloadTooLarge
 from orbit.idempotency import Answer, Command, replayed
 from orbit.ids import new_id
-from orbit.jsontext import Json, dumps
+from orbit.jsontext import Json
 from orbit.schemas.soundness import with_defaults
 from orbit.store.receipts import Receipt, receipts_find, receipts_insert
 
@@ -94,7 +95,7 @@ class Starter:
         self._find_version = find_version
         self._on_started = on_started
         self._batcher: Batcher[StartRequest, Answer | OrbitError] = Batcher(
-            "instance_start", self._run, size=lambda request: len(dumps(request.input))
+            "instance_start", self._run, size=lambda request: len(compact(request.input))
         )
 
     def start(self, request: StartRequest) -> Answer:
@@ -256,7 +257,7 @@ class Starter:
 
 def check_input(flow: Flow, value: Json) -> None:
     """Check an input against the workflow's schema; raises InvalidRequest naming the place, or PayloadTooLarge."""
-    if len(dumps(value)) > VALUE_BYTES_MAX:
+    if len(compact(value)) > VALUE_BYTES_MAX:
         message = f"the input is larger than {VALUE_BYTES_MAX} bytes: keep it elsewhere and pass a reference"
         raise PayloadTooLarge(message, pointer="/input")
     errors = flow.input_validator.iter_errors(value)
@@ -278,7 +279,7 @@ def _check_steps(flow: Flow, steps: Sequence[str]) -> None:
 
 def _receipt(start: _Start, instance_id: bytes, answer: Json, now: Micros) -> Receipt:
     command = start.request.command
-    return Receipt(start.receipt_id, command.namespace_id, command.meaning, instance_id, dumps(answer), now)
+    return Receipt(start.receipt_id, command.namespace_id, command.meaning, instance_id, compact(answer), now)
 
 
 def _key_of(start: _Start) -> BusinessKey | None:

@@ -1,4 +1,4 @@
-"""Strict JSON: parsing that refuses what other parsers let through, and one canonical form for digests.
+"""Strict JSON: parsing that refuses what other parsers let through, and writing that does.
 
 A repeated key, NaN, a lone surrogate, a number beyond a double or nesting over the limit is an error that names its
 place. Integers stay exact at any length, and 1 is not 1.0.
@@ -118,23 +118,9 @@ def _check_surrogates(value: Json) -> None:
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def canonical(value: Json) -> bytes:
-    """Write a value that `parse` has read in its one canonical form: sorted keys, no spaces, UTF-8, integers exact."""
-    from msgspec.json import encode  # noqa: PLC0415  (`orbit --help` starts without it)
-
-    return encode(value, order="sorted")
-
-
 def dumps(value: Json) -> bytes:
     """Write a value compactly as UTF-8, keys in their own order. Raises ValueError for NaN and Infinity."""
     return _COMPACT.encode(value).encode("utf-8")
-
-
-def digest(value: Json) -> bytes:
-    """Hash a value's canonical form: SHA-256, 32 bytes."""
-    from hashlib import sha256  # noqa: PLC0415  (it loads OpenSSL, and most commands hash nothing)
-
-    return sha256(canonical(value)).digest()
 
 
 # A long integer must fail by our check with our words, never by the interpreter's own.

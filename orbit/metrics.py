@@ -64,6 +64,19 @@ class Metrics:
             "orbit_hub_delay_seconds", "How late the event loop came back", buckets=_HUB, registry=own
         )
         self._synced: dict[tuple[str, str], float] = {}
+        self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an HTTP request and the time that it took."""
+        key = (method, route, status)
+        moved = self._answered.get(key)
+        if moved is None:
+            # Finding a metric by its labels costs more than moving it.
+            moved = (self.requests.labels(method, route, str(status)), self.request_seconds.labels(route))
+            self._answered[key] = moved
+        requests, request_seconds = moved
+        requests.inc()
+        request_seconds.observe(seconds)
 
     def sync(self, counter: Counter, total: float, *, label: str | None = None) -> None:
         """Raise a counter to a total that is counted elsewhere."""

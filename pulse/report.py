@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orbit.jsontext import Json, canonical, dumps
+from orbit.canonical import canonical
+from orbit.jsontext import Json, dumps
 from orbit.store.journal import EventRecord
 from pulse import limits
 from pulse.claim import token_hash

@@ -11,10 +11,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orbit.canonical import canonical
 from orbit.clock import to_rfc3339
 from orbit.errors import InvalidRequest, NotFound, StateConflict
 from orbit.ids import new_id
-from orbit.jsontext import Json, canonical, dumps
+from orbit.jsontext import Json, dumps
 from orbit.redaction import path_read
 from orbit.store.journal import Actor, AuditRecord, EventRecord, audit_insert, events_insert
 from pulse.catalog import TYPES, Catalog

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from msgspec import UNSET
 
 from api.calls import Call, Operation, Parameter, Reply
@@ -89,7 +87,7 @@ class InstanceResource:
             command=call.command("instance.start"),
             workflow=body.workflow,
             version=body.version,
-            input={} if body.input is UNSET else json.loads(bytes(body.input)),
+            input={} if body.input is UNSET else call.value["input"],
             started_by=call.actor.name,
             queues=call.caller.queues,
             business_key=body.business_key,

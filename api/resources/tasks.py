@@ -31,10 +31,11 @@ from api.resources.journal import events_page, page_of
 from api.resources.task_lists import LIST_PARAMETERS, attempt_json, filter_of, page_cursor
 from api.submissions import task_request
 from orbit.access import Scope
+from orbit.canonical import digest
 from orbit.database import Database, Transaction
 from orbit.errors import InvalidRequest, NotFound, OrbitError
 from orbit.idempotency import Answer, Command
-from orbit.jsontext import Json, digest
+from orbit.jsontext import Json
 from orbit.store.journal import EventChoice, events_list
 from pulse.cancellation import Cancel, task_cancel
 from pulse.node import PulseNode

@@ -49,11 +49,12 @@ from definitions.svg import graph_to_svg
 from definitions.versions import workflow_get
 from engine.namespace_limits import bound_limits_read
 from orbit.access import Credential, Scope, queue_not_found
+from orbit.canonical import digest
 from orbit.clock import to_rfc3339
 from orbit.database import Database, Transaction
 from orbit.errors import NotFound
 from orbit.idempotency import Answer, Made, once
-from orbit.jsontext import Json, digest
+from orbit.jsontext import Json
 from pulse.store.queue import queue_ids
 
 ResultT = TypeVar("ResultT")

@@ -12,10 +12,11 @@ from sqlalchemy import bindparam, select, tuple_
 
 from engine.command import Entry
 from engine.tables import history, value
+from orbit.canonical import compact
 from orbit.clock import Micros
 from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
-from orbit.jsontext import Json, dumps
+from orbit.jsontext import Json
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -59,7 +60,10 @@ def values_insert(tx: Transaction, kept: Sequence[tuple[bytes, str, Json]]) -> N
     """Store values, each with its instance's id and slot; a value is never written twice."""
     tx.insert(
         value,
-        [{"instance_id": instance_id, "slot": slot, "content": dumps(content)} for instance_id, slot, content in kept],
+        [
+            {"instance_id": instance_id, "slot": slot, "content": compact(content)}
+            for instance_id, slot, content in kept
+        ],
     )
 
 

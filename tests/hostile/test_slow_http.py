@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from api.listener import ListenerLimits, NodeHandler
+from api.request_head import FIELDS_MAX, LINE_BYTES_MAX
 from tests.hostile.socket_server import EchoGate, RawClient, Running, running_server
 from tests.support.declared import ROOT
 
@@ -153,6 +154,13 @@ def test_a_body_over_the_limit_is_answered_413(node: Running, request_bytes: byt
         POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
         POST + b"Content-Length: many\r\n\r\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        POST + b"no field\r\nContent-Length: 2\r\n\r\nok",
+        POST + b"Content-Length : 2\r\n\r\nok",
+        POST + b" folded: 1\r\nContent-Length: 2\r\n\r\nok",
+        POST + b"X-Nothing: a\0b\r\nContent-Length: 2\r\n\r\nok",
+        POST + b"X-Bare: a\rContent-Length: 9\r\nContent-Length: 2\r\n\r\nok",
+        POST + b"".join(b"X-%d: 1\r\n" % number for number in range(FIELDS_MAX)) + b"\r\n",
+        POST + b"X-Long: " + b"x" * LINE_BYTES_MAX + b"\r\n\r\n",
     ],
 )
 def test_what_is_not_http_gets_400_with_the_envelope(
@@ -171,6 +179,39 @@ def test_an_idle_connection_is_closed_after_its_time(hasty: Running) -> None:
         answer = client.rest()
     assert answer.endswith(b"\r\n\r\n2")
     assert HASTY.idle_seconds * 0.8 < time.monotonic() - started < AT_ONCE_SECONDS_MAX
+
+
+def test_fields_reach_the_application_by_their_names() -> None:
+    seen: list[dict[str, str]] = []
+
+    class WatchingHandler(NodeHandler):
+        def run_application(self) -> None:
+            seen.append({name: value for name, value in self.environ.items() if isinstance(value, str)})
+            super().run_application()
+
+    fields = b"connection: close\r\nX-Two:\t one \r\nx-tWO: two\r\nX_Two: three\r\nX-None:\nContent-Length: 2\r\n\r\nok"
+    with running_server(limits=LIMITS, gate=EchoGate(), handler_class=WatchingHandler) as node:
+        ask(node, POST + fields)
+    (environ,) = seen
+    assert environ["HTTP_X_TWO"] == "one,two"
+    assert environ["HTTP_X_NONE"] == ""
+    assert environ["HTTP_HOST"] == "x"
+    assert environ["CONTENT_TYPE"] == "application/json"
+    assert environ["CONTENT_LENGTH"] == "2"
+    assert not environ.keys() & {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}
+
+
+def test_an_answer_goes_out_in_one_piece() -> None:
+    pieces: list[bytes] = []
+
+    class WatchingHandler(NodeHandler):
+        def _sendall(self, data: bytes) -> None:
+            pieces.append(data)
+            super()._sendall(data)
+
+    with running_server(limits=LIMITS, gate=EchoGate(), handler_class=WatchingHandler) as node:
+        answer = ask(node, POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
+    assert pieces == [answer]
 
 
 def test_nodelay_is_on_for_every_connection() -> None:

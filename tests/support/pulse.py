@@ -7,11 +7,12 @@ from itertools import count
 
 from msgspec import structs
 
+from orbit.canonical import digest
 from orbit.database import Database, Transaction
 from orbit.errors import OrbitError
 from orbit.idempotency import Answer, Command
 from orbit.ids import new_id
-from orbit.jsontext import Json, digest, dumps
+from orbit.jsontext import Json, dumps
 from orbit.store.journal import Actor
 from orbit.store.subscribers import Subscribers
 from orbit.store.tenancy import NamespaceName, namespace_ensure

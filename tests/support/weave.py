@@ -28,11 +28,12 @@ from engine.stimulus import Outcome as TaskOutcome
 from engine.stimulus import TaskEnded
 from engine.store.stimuli import stimuli_insert
 from engine.watchers import Watchers
+from orbit.canonical import digest
 from orbit.clock import Micros
 from orbit.database import Database, Transaction
 from orbit.idempotency import Command
 from orbit.ids import new_id
-from orbit.jsontext import Json, digest, dumps
+from orbit.jsontext import Json, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.catalog import Catalog
