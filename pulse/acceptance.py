@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orbit.database import RunAgain
 from pulse.listener import BacklogShort, Takings
 from pulse.store.counters import UsageMove, backlog_take, usage_lease
 from pulse.submission import Submit, tasks_submit
@@ -67,7 +66,7 @@ def takings_take(tx: Transaction, takings: Takings) -> None:
     """
     for queue_id in sorted(takings.leases):
         leases = takings.leases[queue_id]
-        usage_lease(tx, queue_id, UsageMove(leases, leases), now=takings.leased_at, otherwise=RunAgain("no permits"))
+        usage_lease(tx, queue_id, UsageMove(leases, leases), left=takings.left[queue_id], now=takings.leased_at)
     for queue_id in sorted(takings.places):
         backlog_take(tx, queue_id, takings.places[queue_id], otherwise=BacklogShort())
 

@@ -8,8 +8,8 @@ hints.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import gevent
@@ -20,12 +20,12 @@ from orbit.errors import OrbitError
 from orbit.ids import new_id
 from orbit.logs import get_logger
 from pulse import limits
+from pulse.arrivals import NOTHING_NEW, Arrivals
 from pulse.catalog import Catalog
 from pulse.claim import Demand, claim
 from pulse.lease import Held
 from pulse.placement import Seat
 from pulse.sessions import CancelNotice, HandlerRefusal, Offer, Outbox, Place, Session, SessionHello
-from pulse.settle import NOTHING_NEW
 from pulse.store.lanes import lanes_of
 from pulse.store.session import NewSession, session_end, session_insert, sessions_seen, sessions_unresponsive
 
@@ -70,11 +70,10 @@ class Dispatcher:
         self._known_lanes: set[bytes] = set()
         self._lanes_at = 0.0
         self._watermarks: dict[bytes, tuple[Micros, float]] = {}
-        self._arrived: dict[bytes, Micros] = {}
+        self._arrived: dict[bytes, Arrivals] = {}  # since the last claim began
         self._stirred: set[bytes] = set()
-        self._emptied: dict[bytes, float] = {}
+        self._emptied: dict[bytes, _Emptied] = {}
         self._offered_in_vain: dict[bytes, float] = {}
-        self._is_claiming = False
         self._looked_at_all = 0.0
         self._interval = limits.PROBE_SECONDS_MIN
         self._seen_at = time.monotonic()
@@ -146,18 +145,27 @@ class Dispatcher:
         self.wake()
 
     def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
-        """Offer room for so many new tasks of lanes that stood empty when this node last looked, as far as it goes."""
+        """Offer room for so many new tasks of lanes that stood empty when this node last looked, as far as it goes.
+
+        What has come into these lanes since then is claimed in a moment: the room that it needs is offered to nobody.
+        """
         late = time.monotonic() - _VAIN_SECONDS
-        empty = self._emptied.keys() - self._stirred
-        fit = {lane_id for lane_id in lanes.keys() & empty if self._offered_in_vain.get(lane_id, late) <= late}
-        if not fit or self._is_claiming or self._stopping.is_set():
+        fit = {
+            lane_id: self._emptied[lane_id].came
+            for lane_id in lanes.keys() & self._emptied.keys()
+            if self._offered_in_vain.get(lane_id, late) <= late
+        }
+        if not fit or self._stopping.is_set():
             return None
+        owed = sum(fit.values())
         wanted = min(sum(lanes[lane_id] for lane_id in fit), limits.CLAIM_BATCH_MAX)
         seats: list[Seat] = []
         for session in self.sessions.values():
-            served = {lane_id: session.lanes[lane_id] for lane_id in fit & session.lanes.keys()}
-            room = min(session.room(), wanted)
-            if served and room:
+            served = {lane_id: session.lanes[lane_id] for lane_id in fit.keys() & session.lanes.keys()}
+            free = session.room() if served else 0
+            room = min(free - min(owed, free), wanted)
+            owed -= min(owed, free)
+            if room:
                 session.reserve(room)
                 seats.append(Seat(session.id, room, served, session.hello.namespace_id))
         return _Offer(self, fit, seats) if seats else None
@@ -166,21 +174,22 @@ class Dispatcher:
         """Look again now."""
         self._wake.set()
 
-    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+    def on_ready(self, lanes: Mapping[bytes, Arrivals]) -> None:
         """Hear of lanes with something to claim, from a transaction of this process."""
         now = time.monotonic()
-        for lane_id, lowest in lanes.items():
+        for lane_id, arrivals in lanes.items():
+            emptied = self._emptied.get(lane_id)
             # Room that came free is no news for a lane that was emptied a moment ago, with room left.
-            if lowest != NOTHING_NEW or now - self._emptied.get(lane_id, 0.0) > _LOOK_AT_ALL_SECONDS_MIN:
+            if arrivals.count or emptied is None or now - emptied.at > _LOOK_AT_ALL_SECONDS_MIN:
                 self._stirred.add(lane_id)
-            if lowest != NOTHING_NEW:
-                self._emptied.pop(lane_id, None)
+            if emptied is not None:
+                emptied.came += arrivals.count
             if lane_id not in self._known_lanes:
                 self._lanes_at = 0.0
-            self._arrived[lane_id] = min(lowest, self._arrived.get(lane_id, lowest))
+            self._arrived[lane_id] = self._arrived.get(lane_id, NOTHING_NEW).plus(arrivals)
             mark = self._watermarks.get(lane_id)
-            if mark is not None and lowest < mark[0]:
-                self._watermarks[lane_id] = (lowest, mark[1])
+            if mark is not None and arrivals.lowest < mark[0]:
+                self._watermarks[lane_id] = (arrivals.lowest, mark[1])
         self.wake()
 
     def on_ended(self, attempt_ids: frozenset[bytes]) -> None:
@@ -230,14 +239,14 @@ class Dispatcher:
         demand = Demand(seats, self._from_at(seats), self._look_min, self._catalog.fencing_epoch)
         looked_at, self._stirred = self._stirred, set()
         self._arrived = {}
-        self._is_claiming = True
+        self._reserve(seats)
         try:
             claimed = self._database.transaction(lambda tx: claim(tx, demand), pool=Pool.DISPATCH)
         except Exception:
             self._stirred |= looked_at
             raise
         finally:
-            self._is_claiming = False
+            self._reserve(seats, sign=-1)
         # What was stirred meanwhile is in the new set already; what this claim could not empty stays in it.
         self._stirred |= claimed.remaining
         self._learn(claimed)
@@ -248,18 +257,26 @@ class Dispatcher:
         self._deliver(claimed.assignments)
         return claimed
 
+    def _reserve(self, seats: Sequence[Seat], *, sign: int = 1) -> None:
+        """Keep the room free that a claim may use, or give it back."""
+        for seat in seats:
+            session = self.sessions.get(seat.session_id)
+            if session is not None:
+                session.reserve(sign * min(seat.room, limits.CLAIM_BATCH_MAX))
+
     def _learn(self, claimed: Claimed) -> None:
         """Keep what a claim tells of its lanes. What arrived behind its back lies before the place that it reached."""
         now = time.monotonic()
         for lane_id, reached in claimed.reached.items():
+            arrived = self._arrived.get(lane_id, NOTHING_NEW)
             if lane_id in claimed.remaining:
                 self._emptied.pop(lane_id, None)
             else:
-                self._emptied[lane_id] = now
+                self._emptied[lane_id] = _Emptied(now, arrived.count)
             if reached is None:
                 self._watermarks.pop(lane_id, None)
             else:
-                lowest = min(reached, self._arrived.get(lane_id, reached))
+                lowest = min(reached, arrived.lowest)
                 self._watermarks[lane_id] = (lowest, self._watermarks.get(lane_id, (lowest, now))[1])
 
     def _seats(self) -> list[Seat]:
@@ -296,12 +313,9 @@ class Dispatcher:
 
     def end_offer(self, offer: _Offer, assignments: Sequence[Assignment] | None) -> None:
         """Give back the room of an offer, and send what was handed out; None if it was withdrawn."""
-        for seat in offer.seats:
-            session = self.sessions.get(seat.session_id)
-            if session is not None:
-                session.reserve(-seat.room)
+        self._reserve(offer.seats, sign=-1)
         if assignments is None:
-            self._offered_in_vain |= dict.fromkeys(offer.lanes, time.monotonic())
+            self._offered_in_vain |= dict.fromkeys(offer.waiting, time.monotonic())
         else:
             try:
                 self._deliver(assignments)
@@ -365,11 +379,19 @@ class Dispatcher:
             self._known_lanes.update(lanes)
 
 
+@dataclass(slots=True)
+class _Emptied:
+    """A lane that a claim has emptied: when, and how many entries this process has put into it since."""
+
+    at: float
+    came: int
+
+
 class _Offer:
     """Room of some sessions for tasks of some lanes, kept until it is used or withdrawn, whichever comes first."""
 
-    def __init__(self, dispatcher: Dispatcher, lanes: Collection[bytes], seats: Sequence[Seat]) -> None:
-        self.lanes = lanes
+    def __init__(self, dispatcher: Dispatcher, waiting: Mapping[bytes, int], seats: Sequence[Seat]) -> None:
+        self.waiting = waiting
         self.seats = seats
         self._dispatcher = dispatcher
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from orbit.database import RunAgain
 from pulse import limits
+from pulse.arrivals import arrivals_by_lane
 from pulse.fairness import entries_make
 from pulse.keys import places_leave
-from pulse.settle import Surroundings, lowest_by_lane
+from pulse.settle import Surroundings
 from pulse.states import TERMINAL, TaskState, WaitReason
 from pulse.store.gate import (
     Gate,
@@ -82,7 +83,7 @@ def gate_open(tx: Transaction, gate_id: bytes, around: Surroundings) -> int:
     ready_insert(tx, entries)
     delayed_insert(tx, [{"due_at": t.available_at, "task_id": t.id} for t in held if t.available_at > now])
     gate_write(tx, gate_id, is_open=True, in_flight=0)
-    lanes, changed = lowest_by_lane(entries), frozenset(task.id for task in held)
+    lanes, changed = arrivals_by_lane(entries), frozenset(task.id for task in held)
     tx.after_commit(lambda: around.on_ready(lanes))
     tx.after_commit(lambda: around.on_changed(changed))
     return len(held)

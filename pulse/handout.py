@@ -74,6 +74,8 @@ def hand_out(
         if is_handed:
             row |= {"state": TaskState.LEASED, "wait_reason": None}
             takings.leases[row["queue_id"]] += 1
+    for queue_id, lane_id in {(row["queue_id"], row["lane_id"]) for row in plain}:
+        takings.left[queue_id] += offer.waiting.get(lane_id, 0)
     takings.leased_at = now
     tx.after_commit(lambda: offer.deliver(handed.assignments))
     return handed

@@ -45,11 +45,13 @@ class TaskChange(Struct, frozen=True):
 class Takings:
     """What submissions have left for the caller to take from the queues' counters, as its transaction's last writes.
 
-    `places` are those in the backlogs, `leases` the permits of tasks that were handed out as they were made.
+    `places` are those in the backlogs, `leases` the permits of tasks that were handed out as they were made, and `left`
+    those that must be left for what waits already.
     """
 
     places: Counter[bytes] = field(default_factory=Counter)
     leases: Counter[bytes] = field(default_factory=Counter)
+    left: Counter[bytes] = field(default_factory=Counter)
     leased_at: Micros = 0
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Database
     from orbit.idempotency import Answer
+    from pulse.arrivals import Arrivals
     from pulse.sessions import Offer
 
 _log = get_logger(__name__)
@@ -100,7 +101,7 @@ class PulseNode:
         """Offer room of this node's workers."""
         return self.dispatcher.offer(lanes)
 
-    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+    def on_ready(self, lanes: Mapping[bytes, Arrivals]) -> None:
         """Wake the dispatcher."""
         self.dispatcher.on_ready(lanes)
 

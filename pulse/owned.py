@@ -23,8 +23,8 @@ from pulse.store.recover import VerdictRow, verdict_insert
 from pulse.store.rows import tasks_lock
 
 if TYPE_CHECKING:
-    from orbit.clock import Micros
     from orbit.database import Transaction
+    from pulse.arrivals import Arrivals
     from pulse.sessions import Offer
 
 REVIEWED_FAILED = TaskError(ErrorClass.NON_RETRYABLE, "REVIEWED_FAILED", "a person judged that it failed")
@@ -95,7 +95,7 @@ class _Untold:
     def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
         return self._around.offer(lanes)
 
-    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+    def on_ready(self, lanes: Mapping[bytes, Arrivals]) -> None:
         self._around.on_ready(lanes)
 
     def on_changed(self, task_ids: frozenset[bytes]) -> None:

@@ -11,9 +11,10 @@ from orbit.database import RunAgain
 from orbit.errors import InvalidRequest, NotFound, OwnedByWorkflow, StateConflict
 from orbit.idempotency import Answer, Command, Made, once
 from orbit.store.journal import Actor, AuditRecord, audit_insert
+from pulse.arrivals import arrivals_by_lane
 from pulse.fairness import entries_make
 from pulse.keys import places_leave
-from pulse.settle import Surroundings, lowest_by_lane
+from pulse.settle import Surroundings
 from pulse.states import SourceKind, TaskState, WaitReason
 from pulse.store.lanes import delayed_insert, ready_insert
 from pulse.store.recover import Place, place_write
@@ -94,7 +95,7 @@ def _put_in(tx: Transaction, task: LockedTask, place: Place, around: Surrounding
         return
     entries = entries_make(tx, [replace(task, priority=place.priority, available_at=place.available_at)])
     ready_insert(tx, entries)
-    lanes = lowest_by_lane(entries)
+    lanes = arrivals_by_lane(entries)
     tx.after_commit(lambda: around.on_ready(lanes))
 
 

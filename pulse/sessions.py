@@ -75,9 +75,13 @@ class Outbox(Protocol):
 
 
 class Offer(Protocol):
-    """Room of this node's workers for tasks of empty lanes, kept free until it is used or withdrawn."""
+    """Room of this node's workers for tasks of lanes that stood empty, kept free until it is used or withdrawn.
+
+    `waiting` tells for each of these lanes how many tasks have come into it since: they get their permits first.
+    """
 
     seats: Sequence[Seat]
+    waiting: Mapping[bytes, int]
 
     def deliver(self, assignments: Sequence[Assignment]) -> None:
         """Send what was handed out, after COMMIT, and give back the rest of the room."""

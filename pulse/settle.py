@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orbit.database import RunAgain
 from orbit.store.journal import EventRecord
+from pulse.arrivals import NOTHING_NEW, Arrivals, arrivals_by_lane
 from pulse.catalog import Catalog
 from pulse.keys import keys_release
 from pulse.listener import BacklogShort, Takings, TaskChange, TaskListener, TaskOwner
@@ -73,8 +73,8 @@ class Surroundings(Protocol):
     def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
         """Offer room of this process's workers for so many tasks of lanes; None where they have to wait in `ready`."""
 
-    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
-        """Hear of lanes in which something may be claimed, with the lowest new place in each (NOTHING_NEW: none)."""
+    def on_ready(self, lanes: Mapping[bytes, Arrivals]) -> None:
+        """Hear of lanes in which something may be claimed, and of what has come into each (NOTHING_NEW: only room)."""
 
     def on_changed(self, task_ids: frozenset[bytes]) -> None:
         """Hear of tasks that somebody may wait for."""
@@ -93,19 +93,6 @@ class Surroundings(Protocol):
 
     def on_cancel_wanted(self, reasons: Mapping[bytes, str]) -> None:
         """Hear of running tasks whose workers should be asked to stop, and why."""
-
-
-# In `on_ready`: room came free in the lane, but no entry was added.
-NOTHING_NEW: Micros = 2**62
-
-
-def lowest_by_lane(entries: Sequence[Mapping[str, Any]]) -> dict[bytes, Micros]:
-    """Return the lowest place of each lane among entries of `ready`."""
-    lowest: dict[bytes, Micros] = {}
-    for entry in entries:
-        lane_id, at = entry["lane_id"], entry["dispatch_at"]
-        lowest[lane_id] = min(at, lowest.get(lane_id, at))
-    return lowest
 
 
 def settle(
@@ -144,7 +131,7 @@ def settle(
     changed = frozenset(write.task.id for write in writes)
     ended = frozenset(item.attempt.id for item in settlements if item.attempt is not None)
     freed = dict.fromkeys((item.task.lane_id for item in settlements if item.attempt is not None), NOTHING_NEW)
-    lanes = freed | lowest_by_lane(ready_rows)
+    lanes = freed | arrivals_by_lane(ready_rows)
     # The order matters: a session's room must be free before the dispatcher is told to look.
     tx.after_commit(lambda: around.on_ended(ended))
     tx.after_commit(lambda: around.on_ready(lanes))
@@ -305,7 +292,7 @@ def _move_usages(tx: Transaction, moves: dict[bytes, UsageMove], takings: Taking
         leases, move = takings.leases[queue_id], moves.get(queue_id, UsageMove())
         if leases:
             needed = UsageMove(move.active + leases, move.leased_unstarted + leases)
-            usage_lease(tx, queue_id, needed, now=takings.leased_at, otherwise=RunAgain("no permits"))
+            usage_lease(tx, queue_id, needed, left=takings.left[queue_id], now=takings.leased_at)
         else:
             usage_move(tx, {queue_id: move})
 

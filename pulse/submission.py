@@ -25,13 +25,14 @@ from orbit.jsontext import dumps
 from orbit.store.journal import EventRecord
 from orbit.store.receipts import Receipt, receipts_delete, receipts_find, receipts_insert
 from pulse import limits
+from pulse.arrivals import arrivals_by_lane
 from pulse.catalog import Catalog
 from pulse.fairness import Arrival, fair_lock, fair_places
 from pulse.handout import hand_out
 from pulse.listener import Takings
 from pulse.quotas import backlog_rooms
 from pulse.requests import Policy, TaskRequest, Times, policy_of, times_of
-from pulse.settle import Surroundings, lowest_by_lane
+from pulse.settle import Surroundings
 from pulse.states import SourceKind, TaskState, WaitReason
 from pulse.store.counters import backlog_lock, backlog_move
 from pulse.store.gate import gates_lock
@@ -116,7 +117,7 @@ def tasks_submit(
     for draft in accepted:
         draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
     if entries:
-        tx.after_commit(lambda: around.on_ready(lowest_by_lane(entries)))
+        tx.after_commit(lambda: around.on_ready(arrivals_by_lane(entries)))
     return _settle_twins(drafts)
 
 

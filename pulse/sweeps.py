@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from orbit.clock import SECOND
 from orbit.database import Pool, RunAgain
 from pulse import limits
+from pulse.arrivals import arrivals_by_lane
 from pulse.fairness import entries_make
 from pulse.keys import places_leave
 from pulse.lease import expire, expired
 from pulse.policy import Finish, passed_deadline
-from pulse.settle import Settlement, Surroundings, lowest_by_lane, settle
+from pulse.settle import Settlement, Surroundings, settle
 from pulse.states import TaskState, WaitReason
 from pulse.store.lanes import (
     delayed_delete,
@@ -63,7 +64,7 @@ def _make_ready(tx: Transaction, due: list[tuple[Micros, bytes]], around: Surrou
     tasks_ready(tx, [row.id for row in waiting])
     entries = entries_make(tx, waiting)
     ready_insert(tx, entries)
-    lanes = lowest_by_lane(entries)
+    lanes = arrivals_by_lane(entries)
     changed = frozenset(row.id for row in waiting)
     tx.after_commit(lambda: around.on_ready(lanes))
     tx.after_commit(lambda: around.on_changed(changed))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from orbit.database import Pool, RunAgain
 from pulse import limits
-from pulse.settle import Surroundings, lowest_by_lane
+from pulse.arrivals import arrivals_by_lane
+from pulse.settle import Surroundings
 from pulse.states import TaskState, WaitReason
 from pulse.store.fair import shares_prune
 from pulse.store.key import (
@@ -78,7 +79,7 @@ def _make_ready(tx: Transaction, entries: Sequence[LineKey], around: Surrounding
     tasks_ready(tx, tasks.keys())
     placed = [ready_key(task) for task in tasks.values()]
     ready_insert(tx, placed)
-    lanes, changed = lowest_by_lane(placed), frozenset(tasks)
+    lanes, changed = arrivals_by_lane(placed), frozenset(tasks)
     tx.after_commit(lambda: around.on_ready(lanes))
     tx.after_commit(lambda: around.on_changed(changed))
 

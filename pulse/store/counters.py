@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from sqlalchemy import BindParameter, bindparam, case, select, update
 
+from orbit.database import RunAgain
 from orbit.database.hot import Hot
 from orbit.database.ids import ids_in
 from pulse.limits import RATE_WINDOW_MICROS
@@ -67,15 +68,17 @@ _MOVE_USAGE = Hot(
 # Leases without a lock taken before: the row itself says whether there is room for all of them.
 _NOW: BindParameter[Any] = bindparam("now")
 _WINDOW_STANDS = queue_usage.c.window_started_at.between(_NOW - RATE_WINDOW_MICROS + 1, _NOW + RATE_WINDOW_MICROS)
+_LEFT: BindParameter[Any] = bindparam("left")
 _LEASE_USAGE = Hot(
     update(queue_usage)
     .where(
         queue_usage.c.queue_id == bindparam("id"),
         queue_usage.c.paused.is_(False),
         queue_usage.c.quota_id.is_(None),
-        queue_usage.c.active + bindparam("by_active") <= queue_usage.c.max_concurrency,
+        queue_usage.c.active + bindparam("by_active") + _LEFT <= queue_usage.c.max_concurrency,
         queue_usage.c.leased_unstarted
         + bindparam("by_unstarted")
+        + _LEFT
         + case((_WINDOW_STANDS, queue_usage.c.window_used), else_=0)
         <= queue_usage.c.rate_per_second,
     )
@@ -126,10 +129,13 @@ def usage_move(tx: Transaction, moves: Mapping[bytes, UsageMove]) -> None:
             tx.expect(_MOVE_USAGE, parameters, count=1)
 
 
-def usage_lease(tx: Transaction, queue_id: bytes, move: UsageMove, *, now: Micros, otherwise: Exception) -> None:
-    """Take permits if the queue has room for all of them and no quota holds beside it, else raise `otherwise`."""
-    parameters = {"id": queue_id, "by_active": move.active, "by_unstarted": move.leased_unstarted, "now": now}
-    tx.expect(_LEASE_USAGE, parameters, count=1, otherwise=otherwise)
+def usage_lease(tx: Transaction, queue_id: bytes, move: UsageMove, *, left: int, now: Micros) -> None:
+    """Take permits if the queue has room for all of them, leaves so many to others and is under no quota.
+
+    Otherwise the transaction is run again.
+    """
+    moves = {"by_active": move.active, "by_unstarted": move.leased_unstarted, "left": left}
+    tx.expect(_LEASE_USAGE, moves | {"id": queue_id, "now": now}, count=1, otherwise=RunAgain("no permits"))
 
 
 def starts_grant(tx: Transaction, queue_id: bytes, *, granted: int, window: Micros, used: int) -> None:

@@ -17,6 +17,7 @@ from orbit.store.journal import Actor
 from orbit.store.subscribers import Subscribers
 from orbit.store.tenancy import NamespaceName, namespace_ensure
 from pulse.acceptance import Scarce, tasks_accept
+from pulse.arrivals import Arrivals
 from pulse.cancellation import Cancel, CancelOutcome, task_cancel, tasks_cancel
 from pulse.catalog import Catalog
 from pulse.claim import Assignment, Demand, claim
@@ -67,7 +68,7 @@ class Pulse:
         """Offer the room that a test has; at first there is none."""
         return self.offers(lanes)
 
-    def on_ready(self, lanes: Mapping[bytes, int]) -> None:
+    def on_ready(self, lanes: Mapping[bytes, Arrivals]) -> None:
         """Nobody sleeps here."""
 
     def on_changed(self, task_ids: frozenset[bytes]) -> None:

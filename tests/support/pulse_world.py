@@ -95,6 +95,7 @@ class Room:
     """Room of a node's workers, as a submission is offered it, and what it was used for."""
 
     seats: Sequence[Seat]
+    waiting: Mapping[bytes, int] = field(default_factory=dict)
     handed: list[Assignment] = field(default_factory=list)
 
     def deliver(self, assignments: Sequence[Assignment]) -> None:

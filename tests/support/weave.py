@@ -29,13 +29,13 @@ from engine.stimulus import TaskEnded
 from engine.store.stimuli import stimuli_insert
 from engine.watchers import Watchers
 from orbit.canonical import digest
-from orbit.clock import Micros
 from orbit.database import Database, Transaction
 from orbit.idempotency import Command
 from orbit.ids import new_id
 from orbit.jsontext import Json, dumps
 from orbit.store.journal import Actor
 from orbit.store.tenancy import NamespaceName, namespace_ensure
+from pulse.arrivals import Arrivals
 from pulse.catalog import Catalog
 from pulse.claim import Assignment, Demand, claim
 from pulse.listener import BacklogShort, FollowLater, TaskListener
@@ -141,7 +141,7 @@ class Weave:
     def offer(self, lanes: Mapping[bytes, int]) -> Offer | None:
         return self.offers(lanes)
 
-    def on_ready(self, lanes: Mapping[bytes, Micros]) -> None:
+    def on_ready(self, lanes: Mapping[bytes, Arrivals]) -> None:
         pass
 
     def on_changed(self, task_ids: frozenset[bytes]) -> None:

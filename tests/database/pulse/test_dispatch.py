@@ -12,6 +12,7 @@ from orbit.clock import SECOND
 from orbit.database import Database, Pool, Transaction
 from orbit.idempotency import Answer
 from orbit.ids import new_id
+from pulse.arrivals import Arrivals
 from pulse.claim import Assignment
 from pulse.dispatch import Dispatcher
 from pulse.lease import Held, release
@@ -81,7 +82,7 @@ def test_r093_what_comes_in_while_a_claim_is_on_its_way_is_not_hidden_by_what_th
             urgent.append(pulse.submit(priority=9))
             row = pulse.task(urgent[0]).row
             place = dispatch_at(accepted_at=row.accepted_at, available_at=row.available_at, priority=row.priority)
-            dispatcher.on_ready({row.lane_id: place})
+            dispatcher.on_ready({row.lane_id: Arrivals(place, 1)})
         return result
 
     monkeypatch.setattr(Database, "transaction", late)
@@ -158,7 +159,7 @@ def test_an_assignment_handed_out_at_once_is_what_a_claim_would_have_made_of_it(
     direct = pulse.submit(params=b"[1]", traceparent="00-1", priority=7, deadline_micros=90 * SECOND)
     pulse.offers = lambda _: None
     claimed = pulse.submit(params=b"[1]", traceparent="00-1", priority=7, deadline_micros=90 * SECOND)
-    node.on_ready({pulse.task(claimed).row.lane_id: 0})
+    node.on_ready({pulse.task(claimed).row.lane_id: Arrivals(0, 1)})
     node.run_once()
     first, second = worker.assignments
     assert (first.task.id, second.task.id) == (direct, claimed)
@@ -182,16 +183,75 @@ def test_what_needs_more_than_a_permit_goes_the_ordinary_way(
     assert (pulse.task(task_id).state, worker.assignments) == (TaskState.WAITING, [])
 
 
-@DIRECT
-def test_nothing_passes_what_waits_in_its_lane(pulse: Pulse, node: Dispatcher, worker: Taken) -> None:
+def wait_in_lane(pulse: Pulse, node: Dispatcher, count: int) -> list[bytes]:
+    """Submit tasks as if no room had been offered, and let the node hear of them."""
     offers, pulse.offers = pulse.offers, lambda _: None
-    first = pulse.submit()
-    node.on_ready({pulse.task(first).row.lane_id: 0})
+    ids = [pulse.submit() for _ in range(count)]
+    node.on_ready({pulse.task(ids[0]).row.lane_id: Arrivals(0, count)})
     pulse.offers = offers
-    second = pulse.submit(priority=0)
-    assert (worker.task_ids, is_ready(pulse, second)) == ([], True)
+    return ids
+
+
+@DIRECT
+def test_nothing_takes_the_room_of_what_waits_in_its_lane(pulse: Pulse, node: Dispatcher, worker: Taken) -> None:
+    waiting = wait_in_lane(pulse, node, ROOM - 1)
+    items = [pulse.submit_item(priority=9) for _ in range(2)]
+    answers = pulse.submit_all(*items)
+    handed, ready_one = sorted(answer.subject_id for answer in answers if isinstance(answer, Answer))
+    assert (worker.task_ids, is_ready(pulse, ready_one)) == ([handed], True)
     node.run_once()
-    assert worker.task_ids == [first, second]
+    assert worker.task_ids == [handed, ready_one, *waiting[:2]]
+    wait_in_lane(pulse, node, 1)
+    assert node.offer({pulse.task(handed).row.lane_id: 1}) is None
+
+
+@DIRECT
+@pytest.mark.parametrize(
+    "settings", [{"max_concurrency": 2}, {"rate_per_second": 2}], ids=lambda found: next(iter(found))
+)
+def test_nothing_takes_the_permits_of_what_waits_in_its_lane(
+    pulse: Pulse, node: Dispatcher, worker: Taken, *, queue_id: bytes, settings: dict[str, int]
+) -> None:
+    pulse.configure(queue_id, **settings)
+    waiting = wait_in_lane(pulse, node, 1)
+    handed, ready_one = pulse.submit(), pulse.submit()
+    assert (worker.task_ids, is_ready(pulse, ready_one)) == ([handed], True)
+    node.run_once()
+    assert worker.task_ids == [handed, *waiting]
+
+
+@DIRECT
+def test_a_lane_in_which_more_waits_than_a_claim_took_is_not_offered_for(
+    pulse: Pulse, node: Dispatcher, worker: Taken
+) -> None:
+    waiting = wait_in_lane(pulse, node, ROOM + 1)
+    lane_id = pulse.task(waiting[0]).row.lane_id
+    node.run_once()
+    node.on_ended(frozenset(item.attempt_id for item in worker.assignments))
+    assert (room_of(node), node.offer({lane_id: 1})) == (ROOM, None)
+    node.run_once()
+    assert node.offer({lane_id: 1}) is not None
+
+
+@DIRECT
+def test_the_room_that_a_claim_may_use_is_offered_to_nobody(
+    pulse: Pulse, node: Dispatcher, worker: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = wait_in_lane(pulse, node, 1)
+    lane_id = pulse.task(waiting[0]).row.lane_id
+    seen: list[tuple[int, object]] = []
+    transaction = Database.transaction
+
+    def watched(self: Database, work: Callable[[Transaction], Any], *, pool: Pool = Pool.API) -> Any:
+        result = transaction(self, work, pool=pool)
+        seen.append((room_of(node), node.offer({lane_id: 1})))
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "transaction", watched)
+        node.run_once()
+    assert seen[-1] == (0, None)
+    assert (worker.task_ids, room_of(node)) == (waiting, ROOM - 1)
 
 
 @DIRECT
