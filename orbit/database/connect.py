@@ -14,9 +14,11 @@ from pymysql.constants import CLIENT
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.pool import StaticPool
 
+from orbit.database.wire import WireConnection
 from orbit.errors import Unavailable
 
 if TYPE_CHECKING:
+    from sqlalchemy import Dialect
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -71,6 +73,10 @@ def _mysql_engine(url: URL, limits: ConnectionLimits) -> Engine:
         isolation_level="READ COMMITTED",
         query_cache_size=1_200,
     )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: Dialect, _entry: ConnectionPoolEntry, positional: Any, named: Any) -> WireConnection:
+        return WireConnection(*positional, **named)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 
 from orbit.database.bulk import Key, Rows, delete_text, insert_literals, single_delete, single_update, update_text
 from orbit.database.hot import Hot
+from orbit.database.wire import Answer, WireConnection
 
 if TYPE_CHECKING:
-    from pymysql.cursors import Cursor
     from sqlalchemy import Connection, Row, Table
 
     from orbit.clock import Micros
@@ -44,13 +44,6 @@ class _Write(Struct, frozen=True):
     text: str
     count: int | None = None
     otherwise: Exception | None = None
-
-
-class _Answer(Struct, frozen=True):
-    """What a statement matched, and its rows as the driver gave them."""
-
-    matched: int
-    rows: Sequence[tuple[Any, ...]]
 
 
 class Transaction:
@@ -173,7 +166,7 @@ class Transaction:
         if self._writes:
             self._send_behind_writes([])
 
-    def _send_behind_writes(self, texts: Sequence[str]) -> list[_Answer]:
+    def _send_behind_writes(self, texts: Sequence[str]) -> list[Answer]:
         """Send the writes that wait and then these statements, as one packet; return the answers to the latter."""
         writes, self._writes, self._writes_length = self._writes, [], 0
         answers = self._send([*(write.text for write in writes), *texts])
@@ -204,16 +197,13 @@ class Transaction:
         construct = statement.statement if isinstance(statement, Hot) else statement
         return cast("CursorResult[Any]", self._connection.execute(construct, parameters))
 
-    def _send(self, texts: Sequence[str]) -> list[_Answer]:
+    def _send(self, texts: Sequence[str]) -> list[Answer]:
         """Send statements that are text already, as one packet; errors look as SQLAlchemy's do."""
         self.statement_count += len(texts)
         self._now = None
-        cursor: Cursor = self._connection.connection.cursor()  # type: ignore[assignment]
+        wire = cast("WireConnection", self._connection.connection.dbapi_connection)
         try:
-            cursor.execute(";".join(texts))
-            answers = [_Answer(cursor.rowcount, cursor.fetchall())]
-            while len(answers) < len(texts) and cursor.nextset():
-                answers.append(_Answer(cursor.rowcount, cursor.fetchall()))
+            answers = wire.exchange(";".join(texts))
         except pymysql.Error as error:
             raise DBAPIError.instance(texts[0][:200], None, error, pymysql.Error) from error
         assert len(answers) == len(texts), f"{len(answers)} answers to {len(texts)} statements"
