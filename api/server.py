@@ -108,7 +108,9 @@ class Node:
             self.starter, advancer.flows, version_to_start, on_started=self.runner.due_in
         )
         self.pulse.listeners.append(InstanceListener(self.runner.wake))
-        told = Told(self.watchers.instances_changed, self.runner.due_in, self.runner.wake)
+        told = Told(
+            self.watchers.instances_changed, self.watchers.instances_moved, self.runner.due_in, self.runner.wake
+        )
         self.pulse.execution.follower = Follower(advancer, told)
         controls = Controls(database, advancer, told)
         instances = Instances(database, advancer, self.starter, self.watchers)

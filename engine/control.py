@@ -55,6 +55,7 @@ class Told:
     """Whom the commands of this process tell after COMMIT: the watchers, and the runner about timers and stimuli."""
 
     changed: Callable[[Sequence[bytes]], None]
+    moved: Callable[[Sequence[bytes]], None]  # changed, and certainly not ended
     due_in: Callable[[Micros], None]
     wake: Callable[[], None]
 

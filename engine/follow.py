@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from engine.batch import CAREFUL_SECONDS, Advancer, is_set_aside, next_due
 from engine.listener import stimulus_of
 from engine.ports import Terms
+from engine.recent_outputs import RecentOutputs
 from engine.stimulus import Stimulus, TaskEnded
 from engine.store.stimuli import StoredStimulus, stimuli_insert
 from engine.store.take import instances_take
@@ -88,6 +89,7 @@ class Follower:
         if rest:
             tx.after_commit(self._told.wake)
         self._tell(tx, done, now=now)
+        _keep_outputs(tx, done, by_instance, outputs)
         assert terms.takings is not None, "they are counted here, for the caller to take"
         return terms.takings
 
@@ -107,12 +109,31 @@ class Follower:
         return works
 
     def _tell(self, tx: Transaction, done: Sequence[Work], *, now: Micros) -> None:
-        ids = [work.instance.id for work in done if work.instance.revision != work.stored.instance.revision]
-        if ids:
-            tx.after_commit(lambda: self._told.changed(ids))
+        changed = [work.instance for work in done if work.instance.revision != work.stored.instance.revision]
+        ended = [each.id for each in changed if each.finished_at is not None]
+        moved = [each.id for each in changed if each.finished_at is None]
+        if ended:
+            tx.after_commit(lambda: self._told.changed(ended))
+        if moved:
+            tx.after_commit(lambda: self._told.moved(moved))
         due_at = next_due(done)
         if due_at is not None:
             tx.after_commit(lambda: self._told.due_in(due_at - now))
+
+
+def _keep_outputs(
+    tx: Transaction,
+    done: Sequence[Work],
+    by_instance: Mapping[bytes, Sequence[TaskChange]],
+    outputs: Mapping[bytes, bytes],
+) -> None:
+    """Remember small outputs of instances that go on: expressions of later steps will ask for them."""
+    going_on = (work.instance.id for work in done if work.instance.finished_at is None)
+    ids = [change.task_id for key in going_on for change in by_instance[key] if change.task_id in outputs]
+    kept = {key: outputs[key] for key in ids if len(outputs[key]) <= OUTPUT_BYTES_MAX}
+    if kept:
+        recent = tx.memory(RecentOutputs)
+        tx.after_commit(lambda: recent.keep(kept))
 
 
 def _give_outputs(work: Work, changes: Sequence[TaskChange], outputs: Mapping[bytes, bytes]) -> None:

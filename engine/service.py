@@ -100,7 +100,7 @@ class Instances:
         if wait_seconds <= 0:
             return self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id, queues))[1]
         end = time.monotonic() + wait_seconds
-        with self._watchers.watch(instance_id) as watch:
+        with self._watchers.watch(instance_id, awaits_end=after_revision is None) as watch:
             while True:
                 stored, form = self._database.transaction(lambda tx: self._read(tx, namespace_id, instance_id, queues))
                 revision, left = stored.instance.revision, end - time.monotonic()

@@ -25,17 +25,19 @@ WAIT_SECONDS_MAX = 30.0
 class Watch:
     """One caller's interest in an instance, registered before its first read, so that no change falls between."""
 
-    __slots__ = ("_changed", "revision")
+    __slots__ = ("_changed", "awaits_end", "revision")
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaits_end: bool) -> None:
+        self.awaits_end = awaits_end
         self.revision = 0
         self._changed = Event()
 
-    def wait(self, seen_revision: int, seconds: float) -> None:
-        """Wait until the instance may have a later revision than the one that was seen, or the time is over."""
+    def wait(self, seen_revision: int, seconds: float) -> bool:
+        """Wait until the instance may have a later revision than the one that was seen; False when the time is over."""
         self.revision = seen_revision
-        self._changed.wait(min(max(seconds, 0.0), WAIT_SECONDS_MAX))
+        is_woken = self._changed.wait(min(max(seconds, 0.0), WAIT_SECONDS_MAX))
         self._changed.clear()
+        return is_woken
 
     def wake(self) -> None:
         """Let the caller read again."""
@@ -57,10 +59,17 @@ class Watchers:
             for watch in self._watches.get(identifier, ()):
                 watch.wake()
 
+    def instances_moved(self, ids: Sequence[bytes]) -> None:
+        """Wake those who wait for any change of these instances, none of which has ended; called after COMMIT."""
+        for identifier in ids:
+            for watch in self._watches.get(identifier, ()):
+                if not watch.awaits_end:
+                    watch.wake()
+
     @contextmanager
-    def watch(self, instance_id: bytes) -> Iterator[Watch]:
+    def watch(self, instance_id: bytes, *, awaits_end: bool = False) -> Iterator[Watch]:
         """Register an interest in an instance for as long as the block runs."""
-        watch = Watch()
+        watch = Watch(awaits_end=awaits_end)
         self._watches.setdefault(instance_id, set()).add(watch)
         if self._prober is None or self._prober.dead:
             self._prober = gevent.spawn(self._probe)

@@ -19,6 +19,7 @@ from engine.flow import Flow
 from engine.instance import OUTPUT, SIGNALS, Instance, Step
 from engine.items import own_name, parted
 from engine.ports import TaskLayer
+from engine.recent_outputs import RecentOutputs
 from engine.states import StepReason
 from engine.stimulus import Stimulus
 from engine.store.effects import effects_latest
@@ -116,7 +117,10 @@ def values_of_works(tx: Transaction, tasks: TaskLayer, needed: Sequence[tuple[Wo
         # A child may end without an output; whatever else is asked for has been kept.
         work.values[slot] = None if key[1] == OUTPUT and key not in texts else json.loads(texts[key])
     ids = [task_id for _, _, task_id in of_tasks if task_id is not None]
-    outputs = tasks.outputs(tx, ids) if ids else {}
+    outputs = tx.memory(RecentOutputs).found(ids) if ids else {}
+    unknown = [task_id for task_id in ids if task_id not in outputs]
+    if unknown:
+        outputs |= tasks.outputs(tx, unknown)
     for work, slot, task_id in of_tasks:
         text = outputs.get(task_id) if task_id is not None else None
         work.values[slot] = None if text is None else json.loads(text)

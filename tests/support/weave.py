@@ -114,7 +114,7 @@ class Weave:
         self.listeners.append(InstanceListener(self._wake))
         self.starter = Starter(database, self.advancer, find, on_started=self.runner.due_in)
         self.watchers = Watchers(database)
-        told = Told(self.changed.extend, self.runner.due_in, self._wake)
+        told = Told(self.changed.extend, self.changed.extend, self.runner.due_in, self._wake)
         self._told = told
         self.follower: Follower | None = None
         self.controls = Controls(database, self.advancer, told)

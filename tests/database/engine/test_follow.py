@@ -5,8 +5,9 @@ from functools import partial
 from threading import Thread
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
+from engine.recent_outputs import RecentOutputs
 from engine.store.instances import instance_lock
 from engine.tables import stimulus as stimulus_table
 from orbit.database import Database, Transaction
@@ -14,6 +15,7 @@ from orbit.ids import new_id
 from pulse.listener import BacklogShort
 from pulse.report import Outcome, Report, report
 from pulse.store.lanes import LaneKey, lane_create, lanes_find
+from pulse.tables import result
 from tests.database.engine.workflows import TWO_TASKS
 from tests.support.weave import Done, Weave
 
@@ -89,6 +91,31 @@ def test_an_instance_runs_to_its_end_without_a_round_of_the_runner(weave: Weave)
     assert dict(seen)["b"] == {"n": 7}, "an output that is too large to be handed on is read"
     assert (weave.woken, stimuli_count(weave)) == (0, 0)
     assert weave.changed.count(instance) == 4
+
+
+def test_a_small_output_that_was_recorded_here_is_not_read_again(weave: Weave) -> None:
+    weave.publish(READS)
+    instance = weave.start("reads")
+
+    def answers(step: str, _number: int, _params: object) -> Done:
+        return Done({"n": {"a": 3, "x": 4, "y": 5, "b": 9}[step]})
+
+    while weave.work(answers):
+        # What nobody reads may be gone.
+        weave.database.transaction(lambda tx: tx.execute(update(result).values(output=None)))
+    assert (weave.get(instance)["state"], weave.get(instance)["output"]) == ("SUCCEEDED", {"n": 9})
+
+
+def test_what_is_remembered_of_outputs_is_bounded() -> None:
+    recent = RecentOutputs()
+    ids = [new_id() for _ in range(2_000)]
+    for key in ids:
+        recent.keep({key: key * 250})
+        recent.keep({key: key * 250})
+    kept = recent.found(ids)
+    assert 500 < len(kept) < 1_100
+    assert list(kept) == ids[-len(kept) :], "the oldest go first"
+    assert all(text == key * 250 for key, text in kept.items())
 
 
 def test_an_output_that_does_not_fit_fails_the_step_and_not_the_report(weave: Weave) -> None:

@@ -16,6 +16,7 @@ from orbit.errors import (
     PayloadTooLarge,
     StateConflict,
 )
+from orbit.ids import new_id
 from orbit.jsontext import Json
 from orbit.store.journal import EventChoice, Page, events_list
 from tests.support.weave import Done, Weave
@@ -240,6 +241,15 @@ def test_a_reader_of_an_ended_instance_does_not_wait(weave: Weave) -> None:
     assert (found["state"], found["output"]) == ("SUCCEEDED", {"got": {"ok": True}})
     stale = weave.instances.instance_get(weave.namespace_id, instance, wait_seconds=20.0, after_revision=10_000)
     assert stale == found
+
+
+def test_who_waits_for_an_end_sleeps_through_the_way_there(weave: Weave) -> None:
+    instance, watchers = new_id(), weave.watchers
+    with watchers.watch(instance, awaits_end=True) as end, watchers.watch(instance) as change:
+        watchers.instances_moved([instance])
+        assert (end.wait(1, 0.0), change.wait(1, 0.0)) == (False, True)
+        watchers.instances_changed([instance])
+        assert (end.wait(1, 0.0), change.wait(1, 0.0)) == (True, True)
 
 
 def test_a_workflow_that_is_retired_takes_no_starts(weave: Weave) -> None:
