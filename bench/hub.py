@@ -78,6 +78,7 @@ def main() -> None:
         (number, version): largest(f"w{number}", version, queue="bench") for number in rounds for version in (1, 2)
     }
     print(f"definition             {len(texts[0, 1])} bytes, {STEPS_MAX} steps")
+    begun = time.monotonic()
     with stage(options.database_url, capacity=8) as found:
         asker = Asker(found.link)
 
@@ -103,6 +104,7 @@ def main() -> None:
         found.link.pause(paused=True)  # what is started stays before its first task
         for name, work in works.items():
             measure(found.link.url, name, work)
+        print(f"processors since then   {found.moods.since(begun)}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.mood import moods_kept
 from definitions.expression import compile_expression
 
 STEPS = 500
@@ -120,7 +121,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=9)
     runs = parser.parse_args().runs
     print(f"load average {Path('/proc/loadavg').read_text(encoding='ascii').split()[0]}, medians of {runs} runs, in ms")
-    with tempfile.TemporaryDirectory() as folder:
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, moods_kept(Path(folder)) as moods:
         file = Path(folder) / "large.yaml"
         file.write_text(large(STEPS), encoding="utf-8")
         commands = {
@@ -131,6 +133,7 @@ def main() -> None:
         }
         spans = measure(commands, Path(folder) / "bytecode", runs=runs)
         alone = {path.stem: alone_millis(path, runs=runs) for path in (DEMO, file)}
+        print(f"processors        {moods.since(begun)} (ms for a million additions)")
     print(f"{'':18}{'wall-clock':>11}{'after it':>10}{'processor':>11}{'after it':>10}")
     for name, found in spans.items():
         wall, processor = (statistics.median(each[place] for each in found) for place in (0, 1))

@@ -26,6 +26,7 @@ import pymysql
 from sqlalchemy import make_url
 
 from api.bootstrap import Wanted, bootstrap_to_file
+from bench.mood import Moods, moods_kept
 from migrations.upgrade import upgrade
 from orbit.database import Database
 from orbit.store.tenancy import NamespaceName
@@ -37,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMITS = QueueSettings(paused=False, max_concurrency=100_000, rate_per_second=1_000_000, max_unfinished_tasks=1_000_000)
 SECONDS_MAX = 600
 SETTLE_SECONDS = 2.5
+CAPACITY = 2_048  # for handlers that do nothing: with less the worker's room is what is measured
 
 
 @dataclass
@@ -108,6 +110,7 @@ class Stage:
     """What a benchmark runs on; `worker` is a process id, `environment` tells other processes where the node is."""
 
     link: Link
+    moods: Moods
     environment: dict[str, str]
     database_url: str
     worker: int
@@ -133,11 +136,12 @@ def stage(database_url: str | None, *, capacity: int, definitions: Sequence[str]
     folder = Path(tempfile.mkdtemp(prefix="orbit-bench-"))
     try:
         with contextlib.ExitStack() as stack:
+            moods = stack.enter_context(moods_kept(folder))
             url = database_url or stack.enter_context(own_database(folder))
             link, environment = stack.enter_context(_node(folder, url))
             for text in definitions:
                 link.call("POST", "/v1/workflows", {"source": text})
-            _print_at_rest(link, url)
+            _print_at_rest(link, moods, url)
             worker = stack.enter_context(
                 process(
                     [str(ROOT / "bench" / "worker.py")],
@@ -146,7 +150,7 @@ def stage(database_url: str | None, *, capacity: int, definitions: Sequence[str]
                 )
             )
             wait_until(lambda: link.call("GET", "/v1/workers"), 60, what="the worker's connection")
-            yield Stage(link, environment, url, worker.pid)
+            yield Stage(link, moods, environment, url, worker.pid)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -165,8 +169,10 @@ def _node(folder: Path, database_url: str) -> Iterator[tuple[Link, dict[str, str
         yield link, {"ORBIT_URL": node_url, "ORBIT_CREDENTIALS_FILE": str(credentials)}
 
 
-def _print_at_rest(link: Link, database_url: str) -> None:
+def _print_at_rest(link: Link, moods: Moods, database_url: str) -> None:
+    began = time.monotonic()
     wait_a_moment(SETTLE_SECONDS)
+    print(f"processors             {moods.since(began)} (ms for a million additions)")
     print(f"load average           {os.getloadavg()[0]:.2f}")
     print(f"bare round trip        {bare_round_trip_micros(database_url):.0f} us (median of `select 1`, PyMySQL alone)")
     print(f"node resident, idle    {link.resident_mib():.0f} MiB")

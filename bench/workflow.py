@@ -1,6 +1,6 @@
 """W2: workflow instances from their start over HTTP to their recorded end, on one node process and a durable database.
 
-    python -m bench.workflow [--instances 2000] [--database-url mysql+pymysql://user:password@host/name]
+    python -m bench.workflow [--instances 2000] [--rounds N] [--database-url URL]
 
 Each instance is a task, a branch, two parallel tasks, their join and a final task. Everything else is as in
 `bench.pipeline`; what is measured and how stands in `bench/README.md`.
@@ -18,7 +18,8 @@ from typing import Any
 import pymysql
 from sqlalchemy import make_url
 
-from bench.stage import Link, Stage, stage
+from bench.mood import Rates
+from bench.stage import CAPACITY, Link, Stage, stage
 from bench.waiting_instances import waiting_copies
 from orbit.clock import to_rfc3339
 
@@ -68,7 +69,8 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=2_000)
     parser.add_argument("--clients", type=int, default=32, help="connections that start instances at once")
     parser.add_argument("--samples", type=int, default=100, help="instances, one at a time, for the latency")
-    parser.add_argument("--capacity", type=int, default=256, help="tasks that the worker runs at once")
+    parser.add_argument("--capacity", type=int, default=CAPACITY, help="tasks that the worker runs at once")
+    parser.add_argument("--rounds", type=int, default=1, help="how often the rates are measured; medians are printed")
     parser.add_argument("--open", type=int, nargs="*", default=[1_000, 200_000], help="waiting instances meanwhile")
     options = parser.parse_args()
     with stage(options.database_url, capacity=options.capacity, definitions=(WORKFLOW, WAITING)) as found:
@@ -79,16 +81,20 @@ def measure(found: Stage, options: argparse.Namespace) -> None:
     """Run all parts and print their figures."""
     link = found.link
     others = Others(found.worker, database_pid(found.database_url))
-    one_at_a_time(link, options.samples)
-    costs = [end_to_end(found, others, options)]
-    apart(found, others, options)
+    one_at_a_time(found, options.samples)
+    rates = Rates("instances/s")
+    for _ in range(options.rounds):
+        end_to_end(found, others, options, rates)
+        apart(found, others, options, rates)
+    rates.summary()
+    costs = []
     for wanted in options.open:
         seed = link.call("POST", "/v1/instances", {"workflow": "waits"})["instance"]["id"]
         waiting_copies(found.database_url, seed, wanted)
         print(f"open instances         {wanted}")
-        costs.append(end_to_end(found, others, options))
-    if len(costs) > 1:
-        print(f"cost, most to fewest   {costs[-1] / costs[1]:.2f} (node CPU for an instance)")
+        costs.append(end_to_end(found, others, options, Rates("instances/s")))
+    if costs:
+        print(f"cost, most to fewest   {costs[-1] / costs[0]:.2f} (node CPU for an instance)")
     print(f"node resident, after   {link.resident_mib():.0f} MiB")
 
 
@@ -125,8 +131,9 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def one_at_a_time(link: Link, samples: int) -> None:
+def one_at_a_time(found: Stage, samples: int) -> None:
     """Start one instance at a time on the idle system; measure to its recorded end, by the database's clock."""
+    link, first = found.link, time.monotonic()
     millis = []
     seen = []
     for sample in range(samples + WARM_UP):
@@ -139,7 +146,8 @@ def one_at_a_time(link: Link, samples: int) -> None:
     recorded, felt = sorted(each / 1e3 for each in millis), sorted(seen)
     print(f"one instance, idle     p50 {statistics.median(recorded):.1f} ms, p99 {_p99(recorded):.1f} ms "
           f"from its start to its recorded end ({samples} samples)")  # fmt: skip
-    print(f"  as its client saw    p50 {statistics.median(felt):.1f} ms, p99 {_p99(felt):.1f} ms")
+    print(f"  as its client saw    p50 {statistics.median(felt):.1f} ms, p99 {_p99(felt):.1f} ms "
+          f"{found.moods.since(first)}")  # fmt: skip
 
 
 def _p99(ordered: list[float]) -> float:
@@ -158,7 +166,7 @@ def _micros(instance: Any, name: str) -> float:
     return time.mktime(time.strptime(seconds, "%Y-%m-%dT%H:%M:%S")) * 1e6 + int(fraction.ljust(6, "0"))
 
 
-def end_to_end(found: Stage, others: Others, options: argparse.Namespace) -> float:
+def end_to_end(found: Stage, others: Others, options: argparse.Namespace, rates: Rates) -> float:
     """Start instances while the worker works; measure to the last end. Return the node's CPU microseconds for one."""
     link = found.link
     before = link.counters() | others.cpu_seconds()
@@ -166,12 +174,12 @@ def end_to_end(found: Stage, others: Others, options: argparse.Namespace) -> flo
     began = time.monotonic()
     start(found, options, "both")
     wait_ended(link, since)
-    seconds = time.monotonic() - began
+    seconds, mood = time.monotonic() - began, found.moods.since(began)
     after = link.counters() | others.cpu_seconds()
     count = options.instances
     spent = {name: after[name] - before[name] for name in after}
-    print(f"end to end             {count / seconds:.0f} instances/s, {count * STEPS / seconds:.0f} steps/s "
-          f"({count} instances, {seconds:.1f} s)")  # fmt: skip
+    more = f", {count * STEPS / seconds:.0f} steps/s ({count} instances, {seconds:.1f} s)"
+    rates.add("end to end", count / seconds, mood, more)
     print(f"per step               {spent['transactions'] / count / STEPS:.3f} transactions, "
           f"{spent['statements'] / count / STEPS:.2f} statements")  # fmt: skip
     cost = float(spent["cpu"] / count * 1e6)
@@ -180,21 +188,22 @@ def end_to_end(found: Stage, others: Others, options: argparse.Namespace) -> flo
     return cost
 
 
-def apart(found: Stage, others: Others, options: argparse.Namespace) -> None:
+def apart(found: Stage, others: Others, options: argparse.Namespace, rates: Rates) -> None:
     """Start instances while the queue is paused, then let them run to their ends."""
     link = found.link
     link.pause(paused=True)
     since = to_rfc3339(int(time.time() * 1e6))
+    began = time.monotonic()
     seconds = start(found, options, "apart")
-    print(f"start, nothing else    {options.instances / seconds:.0f} instances/s")
+    rates.add("start, nothing else", options.instances / seconds, found.moods.since(began))
     before = link.counters() | others.cpu_seconds()
     began = time.monotonic()
     link.pause(paused=False)
     wait_ended(link, since)
-    seconds = time.monotonic() - began
+    seconds, mood = time.monotonic() - began, found.moods.since(began)
     after = link.counters() | others.cpu_seconds()
     spent = {name: (after[name] - before[name]) / options.instances * 1e6 for name in after}
-    print(f"drain, nothing else    {options.instances / seconds:.0f} instances/s")
+    rates.add("drain, nothing else", options.instances / seconds, mood)
     print(f"per instance           {spent['cpu']:.0f} us of node CPU, {spent['database']:.0f} of the database's, "
           f"{spent['worker']:.0f} of the worker's")  # fmt: skip
 
