@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orbit.database.clock import DatabaseClock
 from orbit.database.connect import ConnectionLimits, engine_open
+from orbit.database.connections import Connections
 from orbit.database.facts import Facts
 from orbit.database.failures import Failure, RunAgain, classify
 from orbit.database.transaction import Transaction
@@ -32,7 +32,7 @@ from orbit.errors import Unavailable
 from orbit.logs import get_logger
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, RootTransaction
+    from sqlalchemy import URL, RootTransaction
 
 T = TypeVar("T")
 
@@ -57,12 +57,12 @@ class Pool(StrEnum):
 class Database:
     """One database, opened once a process. Open it by `Database.open`, end it by `close`."""
 
-    def __init__(self, url: URL, engines: dict[Pool, Engine]) -> None:
+    def __init__(self, url: URL, connections: dict[Pool, Connections]) -> None:
         self.url = url
         self.clock = DatabaseClock()
         self._facts = Facts()
         self.is_sqlite = url.get_backend_name() == "sqlite"
-        self._engines = engines
+        self._connections = connections
         self._lock_file: int | None = None
         self._native = _NativeThread() if self.is_sqlite else None
         self.counts = {"transactions": 0, "statements": 0, "retries": 0, "deadlocks": 0, "failures": 0}
@@ -77,20 +77,21 @@ class Database:
         if parsed.get_backend_name() == "mariadb":
             parsed = parsed.set(drivername="mysql+pymysql")
         bounds = limits or ConnectionLimits()
-        engine = engine_open(parsed, bounds)
         is_sqlite = parsed.get_backend_name() == "sqlite"
-        database = cls(parsed, {Pool.API: engine, Pool.DISPATCH: engine if is_sqlite else engine_open(parsed, bounds)})
+        first = _connections_of(parsed, bounds)
+        second = first if is_sqlite else _connections_of(parsed, bounds)
+        database = cls(parsed, {Pool.API: first, Pool.DISPATCH: second})
         if is_sqlite and parsed.database and parsed.database != ":memory:":
             database._lock_file = _file_lock(Path(parsed.database))
         return database
 
     def close(self) -> None:
         """Close all connections and give the embedded file free."""
-        for engine in set(self._engines.values()):
+        for connections in set(self._connections.values()):
             if self._native is not None:
-                self._native.run(engine.dispose)
+                self._native.run(connections.close)
             else:
-                engine.dispose()
+                connections.close()
         if self._native is not None:
             self._native.end()
         if self._lock_file is not None:
@@ -111,7 +112,7 @@ class Database:
             raise AssertionError(message)
         token = _holding.set(True)
         try:
-            transaction, result = self._attempts(work, self._engines[pool], is_snapshot=is_snapshot)
+            transaction, result = self._attempts(work, self._connections[pool], is_snapshot=is_snapshot)
         finally:
             _holding.reset(token)
         for callback in transaction.callbacks:
@@ -119,15 +120,15 @@ class Database:
         return result
 
     def _attempts(
-        self, work: Callable[[Transaction], T], engine: Engine, *, is_snapshot: bool
+        self, work: Callable[[Transaction], T], connections: Connections, *, is_snapshot: bool
     ) -> tuple[Transaction, T]:
         away = 0
         for attempt in range(1, ATTEMPTS_MAX + 1):
             started = monotonic()
             try:
                 if self._native is not None:
-                    return self._native.run(lambda: self._once(work, engine, is_snapshot=False))
-                return self._once(work, engine, is_snapshot=is_snapshot)
+                    return self._native.run(lambda: self._once(work, connections, is_snapshot=False))
+                return self._once(work, connections, is_snapshot=is_snapshot)
             except DBAPIError as error:
                 failure = classify(error)
                 if failure is Failure.BUG:
@@ -136,7 +137,9 @@ class Database:
                 self.counts["retries"] += 1
                 if failure is Failure.CONTENDED:
                     self.counts["deadlocks"] += 1
-                away += failure is Failure.AWAY
+                if failure is Failure.AWAY:
+                    away += 1
+                    connections.drop_idle()
                 is_frozen = away > 0 and monotonic() - started > _AWAY_SECONDS_MAX
                 if attempt == ATTEMPTS_MAX or away > _AWAY_ATTEMPTS_MAX or is_frozen:
                     self.counts["failures"] += 1
@@ -147,50 +150,61 @@ class Database:
                 if attempt == ATTEMPTS_MAX:
                     message = "the database is too contended"
                     raise Unavailable(message) from error
-            except PoolTimeout as error:
-                self.counts["failures"] += 1
-                message = "no database connection is free"
-                raise Unavailable(message) from error
             _pause(random.uniform(0, _BACKOFF_SECONDS * 2**attempt))
         message = "unreachable: the last attempt returns or raises"
         raise AssertionError(message)
 
-    def _once(self, work: Callable[[Transaction], T], engine: Engine, *, is_snapshot: bool) -> tuple[Transaction, T]:
-        with engine.connect() as connection:
-            transaction = Transaction(connection, self.clock, self._facts, is_sqlite=self.is_sqlite)
+    def _once(
+        self, work: Callable[[Transaction], T], connections: Connections, *, is_snapshot: bool
+    ) -> tuple[Transaction, T]:
+        try:
+            connection = connections.take()
+        except Unavailable:
+            self.counts["failures"] += 1
+            raise
+        transaction = Transaction(connection, self.clock, self._facts, is_sqlite=self.is_sqlite)
+        opened: RootTransaction | None = None
+        try:
             opened = connection.begin()
-            try:
-                if is_snapshot:
-                    # For the next transaction of the session only; the driver has sent nothing yet that began one.
-                    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                result = work(transaction)
-                transaction.flush()
-                transaction.checks_run()
-                opened.commit()
-            except BaseException as error:
-                _abandon(connection, opened, error)
-                for undo in transaction.undos:
-                    undo()
-                raise
-            self.counts["transactions"] += 1
-            self.counts["statements"] += transaction.statement_count
+            if is_snapshot:
+                # For the next transaction of the session only; the driver has sent nothing yet that began one.
+                connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            result = work(transaction)
+            transaction.flush()
+            transaction.checks_run()
+            opened.commit()
+        except BaseException as error:
+            if _is_rolled_back(opened, error):
+                connections.give(connection)
+            else:
+                connections.drop(connection)
+            for undo in transaction.undos:
+                undo()
+            raise
+        connections.give(connection)
+        self.counts["transactions"] += 1
+        self.counts["statements"] += transaction.statement_count
         return transaction, result
 
 
-def _abandon(connection: Connection, opened: RootTransaction, error: BaseException) -> None:
-    """Roll back, or throw the connection away if nobody can say where it stands.
+def _connections_of(url: URL, limits: ConnectionLimits) -> Connections:
+    return Connections(engine_open(url, limits), size=limits.pool_size, wait_seconds=limits.connect_seconds)
+
+
+def _is_rolled_back(opened: RootTransaction | None, error: BaseException) -> bool:
+    """Roll back; say no if nobody can say where the connection stands.
 
     After a COMMIT that failed, a greenlet killed inside a call, or a ROLLBACK that failed, the connection may be half
     read or still hold its transaction: its next user would commit somebody else's work.
     """
-    if isinstance(error, Exception) and opened.is_active:
-        try:
-            opened.rollback()
-        except Exception:  # noqa: BLE001  (the first error is the one to raise)
-            _log.warning("database.rollback_failed")
-        else:
-            return
-    connection.invalidate()
+    if opened is None or not opened.is_active or not isinstance(error, Exception):
+        return False
+    try:
+        opened.rollback()
+    except Exception:  # noqa: BLE001  (the first error is the one to raise)
+        _log.warning("database.rollback_failed")
+        return False
+    return True
 
 
 class _NativeThread:

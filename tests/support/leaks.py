@@ -60,6 +60,6 @@ def checked_out(database: Database) -> list[str]:
     """Describe the pools that miss connections which nobody gave back."""
     return [
         f"{count} of pool {name}"
-        for name, engine in database._engines.items()  # noqa: SLF001  (no part of production asks for it)
-        if hasattr(engine.pool, "checkedout") and (count := engine.pool.checkedout())
+        for name, connections in database._connections.items()  # noqa: SLF001  (no part of production asks for it)
+        if (count := connections.taken_count)
     ]

@@ -169,7 +169,7 @@ def crash_before_commit(database: Database) -> Iterator[None]:
     def fail(_connection: object) -> None:
         raise Crash
 
-    engines = set(database._engines.values())  # noqa: SLF001  (the crash point of this test)
+    engines = {each.engine for each in database._connections.values()}  # noqa: SLF001  (the crash point of this test)
     for engine in engines:
         sqlalchemy_event.listen(engine, "commit", fail)
     try:
