@@ -22,7 +22,8 @@ from engine.start import Starter, StartRequest
 from engine.states import INSTANCE_TERMINAL, StepState
 from engine.store.instance_lists import instances_page
 from engine.store.instances import Filter, Place, Stored, instance_find, instance_unfinished, instances_read
-from engine.store.records import history_page, values_load
+from engine.store.look import instance_look
+from engine.store.records import history_page
 from engine.store.steps import steps_load
 from engine.task_words import TaskLook
 from engine.views import graph_states, history_json, instance_json, steps_json
@@ -248,10 +249,12 @@ class Instances:
     def _read(
         self, tx: Transaction, namespace_id: bytes, instance_id: bytes, queues: Range
     ) -> tuple[Stored, dict[str, Json]]:
-        stored = self._found(tx, namespace_id, instance_id, queues)
-        texts = values_load(tx, [(instance_id, INPUT), (instance_id, OUTPUT)])
+        found = instance_look(tx, namespace_id, instance_id)
+        if found is None or not self._is_in_range(tx, found[0], queues):
+            raise NotFound("no such instance")
+        stored, texts = found
         values = {
-            name: None if (text := texts.get((instance_id, slot))) is None else json.loads(text)
+            name: None if (text := texts.get(slot)) is None else json.loads(text)
             for name, slot in (("input", INPUT), ("output", OUTPUT))
         }
         hiding = hiding_known(tx, self._advancer.flows, stored)

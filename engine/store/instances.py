@@ -143,7 +143,7 @@ _DUE = Hot(
 )
 _NEXT_DUE = Hot(select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after")))
 _ONE = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
-_FIND = Hot(_ONE)
+FIND = Hot(_ONE)
 # A key is looked back on so far: whoever uses one for ever more instances still costs the same.
 _OF_KEY = (
     select(table)
@@ -201,7 +201,7 @@ def instance_due_next(tx: Transaction, *, after: Micros) -> Micros | None:
 
 def instance_find(tx: Transaction, namespace_id: bytes, identifier: bytes) -> Stored | None:
     """Read one instance of a namespace."""
-    row = tx.row(_FIND, {"id": identifier, "namespace_id": namespace_id})
+    row = tx.row(FIND, {"id": identifier, "namespace_id": namespace_id})
     return None if row is None else stored_of(row)
 
 

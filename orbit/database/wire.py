@@ -61,6 +61,10 @@ class WireConnection(Connection):
             raise
         return answers
 
+    def commit(self) -> None:
+        """Commit, by the short way too."""
+        self.exchange("COMMIT")
+
     def _answers(self) -> list[Answer]:
         answers: list[Answer] = []
         status = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
