@@ -2,13 +2,15 @@
 
 The parsing is that of the maintained `websockets` sans-I/O protocol; this module moves bytes between it and the socket
 and keeps every buffer bounded. Who may connect is the listener's business, what a message means the session's.
-The surprising rule: nobody but the writer greenlet writes to the socket, and `offer` never blocks, because the
-dispatcher that calls it serves all connections. A consumer that does not keep up is closed with 1013 instead.
+The surprising rule: `offer` never blocks, because the dispatcher that calls it serves all connections. What the kernel
+takes at once is written at once, so that an answer does not wait for the greenlets before the writer's; only the writer
+waits. A consumer that does not keep up is closed with 1013 instead.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import socket as native_socket
 import time
 from collections import deque
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gevent
+from gevent import socket as green_socket
 from gevent.event import Event
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SERVER, State
@@ -55,6 +58,7 @@ class ByteSocket(Protocol):
 
     def recv(self, size: int, /) -> bytes: ...  # noqa: D102
     def sendall(self, data: bytes, /) -> None: ...  # noqa: D102
+    def fileno(self) -> int: ...  # noqa: D102
     def settimeout(self, seconds: float | None, /) -> None: ...  # noqa: D102
     def shutdown(self, how: int, /) -> None: ...  # noqa: D102
 
@@ -73,6 +77,8 @@ class WorkerSocket:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._wanted = Event()
+        # A TLS socket takes no bytes but through its own layer.
+        self._may_write_past = type(sock) is green_socket.socket
         self._closed = False
         self._refused = False
         self._message = bytearray()
@@ -269,8 +275,24 @@ class WorkerSocket:
         if self._queued_bytes > self._limits.queue_bytes + self._limits.message_bytes * 64:
             # Only answers to a flood of pings get here: `offer` stops earlier.
             self.abort()
-        elif self._queue:
+        elif self._queue and not self._write_at_once():
             self._wanted.set()
+
+    def _write_at_once(self) -> bool:
+        """Write what is queued as far as it goes without waiting; return whether nothing is left to the writer."""
+        queue = self._queue
+        if not self._may_write_past or not all(queue) or self._queued_bytes > _WRITE_BYTES:
+            return False
+        data = queue[0] if len(queue) == 1 else b"".join(queue)
+        try:
+            sent = os.write(self._sock.fileno(), data)
+        except OSError:
+            return False  # it takes nothing now, or is dead: the writer will see
+        queue.clear()
+        if sent < len(data):
+            queue.append(data[sent:])
+        self._queued_bytes -= sent
+        return not queue
 
     def _write(self) -> None:
         """Send what is queued, many frames at a time, until the end of the stream or a dead peer."""
@@ -290,9 +312,11 @@ class WorkerSocket:
                     break
                 chunks.append(chunk)
                 size += len(chunk)
+            may_write_past, self._may_write_past = self._may_write_past, False
             try:
                 if chunks:
                     self._sock.sendall(b"".join(chunks) if len(chunks) > 1 else chunks[0])
+                self._may_write_past = may_write_past
                 self._queued_bytes -= size
                 if ended:
                     self._sock.shutdown(native_socket.SHUT_WR)
