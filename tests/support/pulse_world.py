@@ -172,8 +172,8 @@ class World:
             offers.append(Room([Seat(self.pulse.session_id, room, served, self.pulse.namespace_id)]))
             return offers[0]
 
-        self.pulse.offers = offered
         with self._within_limits(QUEUES):
+            self.pulse.offers = offered
             try:
                 self.submit(count, queue, **more)
             finally:
