@@ -13,7 +13,7 @@ from orbit.database import Pool
 from pulse.lease import Held, Progress, RenewOutcome, Resumed, Verdict, progress, release, renew, resume
 from pulse.listener import BacklogShort, FollowLater, TaskFollower
 from pulse.report import Report, ReportOutcome, report
-from pulse.start import StartCode, StartItem, StartOutcome, start
+from pulse.start import KeysFirst, StartCode, StartItem, StartOutcome, start
 
 if TYPE_CHECKING:
     from orbit.database import Database, Transaction
@@ -31,9 +31,7 @@ class Execution:
         self._database = database
         self._around = around
         self.follower: TaskFollower | None = None  # registered by the composition root
-        self.starts: Batcher[StartItem, StartOutcome] = Batcher(
-            "start", self._batch(lambda tx, b: start(tx, b, around))
-        )
+        self.starts: Batcher[StartItem, StartOutcome] = Batcher("start", self._start)
         self.renewals: Batcher[Held, RenewOutcome] = Batcher("renew", self._batch(renew))
         self.reports: Batcher[Report, ReportOutcome] = Batcher("report", self._report, size=_report_bytes, lanes=2)
         self.releases: Batcher[Held, bool] = Batcher("release", self._batch(lambda tx, b: release(tx, b, around)))
@@ -46,6 +44,13 @@ class Execution:
             return self._run(lambda tx: work(tx, batch))
 
         return run
+
+    def _start(self, batch: Sequence[StartItem]) -> Sequence[StartOutcome]:
+        """Grant or refuse Starts, at first without the keys' locks, which hardly any batch needs."""
+        try:
+            return self._run(lambda tx: start(tx, batch, self._around, with_keys=False))
+        except KeysFirst:
+            return self._run(lambda tx: start(tx, batch, self._around))
 
     def _report(self, batch: Sequence[Report]) -> Sequence[ReportOutcome]:
         """Record results, and let owners go on in the same transaction where that can be."""

@@ -66,18 +66,19 @@ def arrange(
     return places, moved
 
 
-def fair_lock(tx: Transaction, arrivals: Sequence[Arrival]) -> None:
+def fair_lock(tx: Transaction, arrivals: Sequence[Arrival]) -> dict[bytes, Micros]:
     """Lock the shares of arrivals ahead, for a caller that locks counters before it knows which of them come in."""
-    if arrivals:
-        shares_lock(tx, {arrival.share_id() for arrival in arrivals})
+    return shares_lock(tx, {arrival.share_id() for arrival in arrivals}) if arrivals else {}
 
 
-def fair_places(tx: Transaction, arrivals: Sequence[Arrival]) -> list[Micros]:
-    """Give arrivals their places. Locks the keys' shares, after all tasks and before pure inserts."""
+def fair_places(
+    tx: Transaction, arrivals: Sequence[Arrival], locked: Mapping[bytes, Micros] | None = None
+) -> list[Micros]:
+    """Give arrivals their places. Locks the keys' shares, after all tasks and before pure inserts, if they aren't."""
     if not arrivals:
         return []
     lanes = {arrival.share_id(): arrival.lane_id for arrival in arrivals}
-    shares = shares_lock(tx, lanes.keys())
+    shares = shares_lock(tx, lanes.keys()) if locked is None else locked
     looks = [Look(lane_id, _EVER, 1) for lane_id in sorted(set(lanes.values()))]
     found = ready_heads(tx, looks)
     heads = {look.lane_id: first[0].dispatch_at if first else None for look, first in zip(looks, found, strict=True)}

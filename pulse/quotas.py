@@ -22,9 +22,10 @@ from pulse.store.quota import (
     QuotaSettings,
     application_lock,
     application_of,
+    application_permits_lock,
+    application_permits_read,
     application_queues,
     application_read,
-    permits_sum,
     queues_applications,
     quota_insert,
     quota_mark_backlog,
@@ -32,7 +33,6 @@ from pulse.store.quota import (
     quota_write,
     quotas_in_force,
     quotas_lock,
-    quotas_read,
     unfinished_room,
     window_write,
 )
@@ -102,8 +102,7 @@ def _permits(tx: Transaction, usages: Collection[Usage], *, is_locked: bool) -> 
     if not of_queue:
         return Permits({}, {}, {})
     ids = set(of_queue.values())
-    quotas = quotas_lock(tx, ids) if is_locked else quotas_read(tx, ids)
-    return Permits(of_queue, quotas, permits_sum(tx, ids))
+    return Permits(of_queue, *(application_permits_lock(tx, ids) if is_locked else application_permits_read(tx, ids)))
 
 
 def start_room(quota: Quota, *, now: Micros) -> int:

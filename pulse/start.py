@@ -27,7 +27,7 @@ from pulse.states import AttemptState, TaskState
 from pulse.store.counters import Usage, starts_grant, usage_lock
 from pulse.store.execute import StartWrite, assignments_extend, attempts_start, tasks_start
 from pulse.store.key import key_ids, keys_lock
-from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_usage
+from pulse.store.rows import LockedAttempt, LockedTask, attempts_lock_with_tasks, attempts_lock_with_usage
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -80,12 +80,26 @@ class _Asked(Struct, frozen=True):
     attempt: LockedAttempt
 
 
-def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> list[StartOutcome]:
-    """Grant or refuse a batch of Starts; one outcome for each item, in order."""
-    tasks, attempts, usages = attempts_lock_with_usage(tx, {item.attempt_id for item in items})
-    if not usages:
-        # Refusals give keys back; whether there are any is known only under the usage's lock, which comes after theirs.
+class KeysFirst(Exception):
+    """A refusal gives concurrency keys back, whose locks come before those of usage that are held: start again."""
+
+
+def start(
+    tx: Transaction, items: Sequence[StartItem], around: Surroundings, *, with_keys: bool = True
+) -> list[StartOutcome]:
+    """Grant or refuse a batch of Starts; one outcome for each item, in order.
+
+    A grant needs no key, and that anything is refused is known only under the usage's lock. So it can be tried without
+    the keys' locks (`with_keys`), and raises KeysFirst where they turn out to be needed.
+    """
+    ids = {item.attempt_id for item in items}
+    if with_keys:
+        tasks, attempts = attempts_lock_with_tasks(tx, ids)
         keys_lock(tx, {key for task in tasks.values() for key in key_ids(task)})
+        usages: Mapping[bytes, Usage] = {}
+    else:
+        tasks, attempts, usages = attempts_lock_with_usage(tx, ids)
+    if not usages:
         usages = usage_lock(tx, {task.queue_id for task in tasks.values()})
     permits = permits_lock(tx, usages.values())
     now = tx.now()
@@ -104,7 +118,11 @@ def start(tx: Transaction, items: Sequence[StartItem], around: Surroundings) -> 
         else:
             asking.add(attempt.id)
             asked[index] = _Asked(item, tasks[attempt.task_id], attempt)
-    outcomes |= _judge(tx, asked, _Limits(usages, permits), around, now=now)
+    judged, refusals = _judge(tx, asked, _Limits(usages, permits), now=now)
+    if not with_keys and any(refusal.task.concurrency_keys is not None for refusal in refusals):
+        raise KeysFirst
+    settle(tx, refusals, around, now=now)
+    outcomes |= judged
     return [outcomes[index] for index in range(len(items))]
 
 
@@ -128,10 +146,10 @@ def _judge(
     tx: Transaction,
     asked: Mapping[int, _Asked],
     limited_by: _Limits,
-    around: Surroundings,
     *,
     now: Micros,
-) -> dict[int, StartOutcome]:
+) -> tuple[dict[int, StartOutcome], list[Settlement]]:
+    """Write what is granted or has to wait; return the outcomes, and the refusals that are still to be settled."""
     outcomes: dict[int, StartOutcome] = {}
     granted: dict[bytes, list[_Asked]] = defaultdict(list)
     limited: dict[bytes, Micros] = {}
@@ -161,8 +179,7 @@ def _judge(
     _grant(tx, granted, usages, now=now)
     quota_starts_count(tx, limited_by.permits, {key: len(asks) for key, asks in granted.items()}, now=now)
     assignments_extend(tx, limited)
-    settle(tx, refusals, around, now=now)
-    return outcomes
+    return outcomes, refusals
 
 
 def _refusal(ask: _Asked, usage: Usage, *, now: Micros) -> tuple[StartCode, Decision] | None:

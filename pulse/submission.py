@@ -9,7 +9,7 @@ inserted, and granted item by item, as they came.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +108,13 @@ def tasks_submit(
     _find_gates(tx, drafts)
     accepted = [draft for draft in drafts if draft.is_open]
     receipts_insert(tx, [_receipt(draft, now=now) for draft in accepted if draft.submit.command is not None])
+    shares = None
     if takings is None:
-        fair_lock(tx, [arrival for _, arrival in _arrivals(accepted, now=now)])
+        shares = fair_lock(tx, [arrival for _, arrival in _arrivals(accepted, now=now)])
         accepted = _grant(tx, accepted)
     else:
         takings.places.update(draft.queue_id for draft in accepted)
+    _place_fairly(tx, accepted, shares, now=now)
     entries = _insert(tx, accepted, around, takings, now=now)
     for draft in accepted:
         draft.outcome = Answer(draft.task_id, _answer(draft, now=now), deduplicated=False)
@@ -289,7 +291,6 @@ def _insert(
     """Insert accepted tasks, hand out those that need not wait, and return the entries of the others in `ready`."""
     if not drafts:
         return []
-    _place_fairly(tx, drafts, now=now)
     rows = [_row(draft, now=now) for draft in drafts]
     handed = None if takings is None else hand_out(tx, rows, around, takings, now=now)
     if any(row["labels"] is not None for row in rows):
@@ -320,12 +321,17 @@ def _submitted(draft: _Draft) -> EventRecord:
     return EventRecord(namespace_id, "task.submitted", draft.task_id, 1, "{}", draft.queue_id, draft.lane_id)
 
 
-def _place_fairly(tx: Transaction, drafts: Sequence[_Draft], *, now: Micros) -> None:
-    """Give tasks with a fairness key their places in `ready`; those that enter it later get theirs then."""
+def _place_fairly(
+    tx: Transaction, drafts: Sequence[_Draft], shares: Mapping[bytes, Micros] | None, *, now: Micros
+) -> None:
+    """Give tasks with a fairness key their places in `ready`; those that enter it later get theirs then.
+
+    `shares` are those that are locked already, if they are.
+    """
     for draft in drafts:
         draft.fair_at = None if draft.submit.request.fairness_key is None else 0
     arrivals = _arrivals(drafts, now=now)
-    places = fair_places(tx, [arrival for _, arrival in arrivals])
+    places = fair_places(tx, [arrival for _, arrival in arrivals], shares)
     for (draft, _), place in zip(arrivals, places, strict=True):
         draft.fair_at = place
 

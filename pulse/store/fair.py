@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, select
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from pulse.tables import fair_share, task
 
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from orbit.clock import Micros
     from orbit.database import Transaction
 
-_LOCK = through(
-    select(fair_share.c.id, fair_share.c.next_at)
-    .where(ids_in(fair_share.c.id))
-    .order_by(fair_share.c.id)
-    .with_for_update(),
-    fair_share,
+_LOCK = Hot(
+    through(
+        select(fair_share.c.id, fair_share.c.next_at)
+        .where(ids_in(fair_share.c.id))
+        .order_by(fair_share.c.id)
+        .with_for_update(),
+        fair_share,
+    )
 )
 _KEYS = through(select(task.c.id, task.c.fairness_key), task).where(ids_in(task.c.id))
 _PAGE = (

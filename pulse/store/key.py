@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Select, bindparam, select, union_all, update
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from orbit.ids import new_id
 from pulse.states import TaskState, WaitReason
@@ -72,13 +73,14 @@ def key_ids(task: LockedTask) -> tuple[bytes, ...]:
 
 
 _LINES_A_STATEMENT = 64
-_READ = through(
+_KEYS = through(
     select(key.c.id, key.c.namespace_id, key.c.name, key.c.max_concurrency, key.c.active, key.c.has_line)
     .where(ids_in(key.c.id))
     .order_by(key.c.id),
     key,
 )
-_LOCK = _READ.with_for_update()
+_READ = Hot(_KEYS)
+_LOCK = Hot(_KEYS.with_for_update())
 _LANES = (
     select(key_line.c.key_id, key_line.c.lane_id)
     .where(ids_in(key_line.c.key_id))

@@ -6,12 +6,13 @@ meanwhile makes a sum at most too large. Order of locks: queues' usage, quotas, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 
+from orbit.database.hot import Hot
 from orbit.database.ids import ids_in, through
 from orbit.tables import application, namespace
 from pulse.tables import queue, queue_backlog, queue_usage, quota, quota_backlog
@@ -65,20 +66,29 @@ _QUOTA = select(
     quota.c.window_started_at,
     quota.c.window_used,
 ).where(ids_in(quota.c.application_id))
-_LOCK = through(_QUOTA.order_by(quota.c.application_id).with_for_update(), quota)
-_PERMITS = (
+_READ = Hot(_QUOTA)
+_LOCK = Hot(through(_QUOTA.order_by(quota.c.application_id).with_for_update(), quota))
+_SUM_PERMITS = Hot(
     select(queue_usage.c.quota_id, func.sum(queue_usage.c.active), func.sum(queue_usage.c.leased_unstarted))
     .where(ids_in(queue_usage.c.quota_id))
-    .group_by(queue_usage.c.quota_id)
+    .group_by(queue_usage.c.quota_id),
+    tells_time=True,
 )
-_LOCK_BACKLOG = through(
-    select(quota_backlog.c.application_id, quota_backlog.c.max_unfinished_tasks)
-    .where(ids_in(quota_backlog.c.application_id))
-    .order_by(quota_backlog.c.application_id)
-    .with_for_update(),
-    quota_backlog,
+_WRITE_WINDOW = Hot(
+    update(quota)
+    .where(quota.c.application_id == bindparam("id"))
+    .values(window_started_at=bindparam("started_at"), window_used=bindparam("used"))
 )
-_UNFINISHED = (
+_LOCK_BACKLOG = Hot(
+    through(
+        select(quota_backlog.c.application_id, quota_backlog.c.max_unfinished_tasks)
+        .where(ids_in(quota_backlog.c.application_id))
+        .order_by(quota_backlog.c.application_id)
+        .with_for_update(),
+        quota_backlog,
+    )
+)
+_UNFINISHED = Hot(
     select(queue_backlog.c.quota_id, func.sum(queue_backlog.c.unfinished))
     .where(ids_in(queue_backlog.c.quota_id))
     .group_by(queue_backlog.c.quota_id)
@@ -95,30 +105,38 @@ def quotas_lock(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, Quota]:
     return {row.application_id: Quota(*tuple(row)) for row in tx.rows(_LOCK, {"ids": ids})}
 
 
-def quotas_read(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, Quota]:
-    """Read quotas without a lock, for people."""
-    return {row.application_id: Quota(*tuple(row)) for row in tx.rows(_QUOTA, {"ids": ids})}
+# What an application holds in all its queues: permits, and those of them that have not started.
+Used = tuple[int, int]
 
 
-def permits_sum(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
-    """Read what applications hold in all their queues: permits, and those of them that have not started."""
-    rows: list[Any] = list(tx.rows(_PERMITS, {"ids": ids}))
-    return {row[0]: (int(row[1]), int(row[2])) for row in rows}
+def application_permits_lock(tx: Transaction, ids: Collection[bytes]) -> tuple[dict[bytes, Quota], dict[bytes, Used]]:
+    """Lock the quotas of applications, then read what these hold, in one round trip."""
+    return _permits(tx.rows_each([(_LOCK, {"ids": ids}), (_SUM_PERMITS, {"ids": ids})]))
+
+
+def application_permits_read(tx: Transaction, ids: Collection[bytes]) -> tuple[dict[bytes, Quota], dict[bytes, Used]]:
+    """Read the same without a lock, for people."""
+    return _permits(tx.rows_each([(_READ, {"ids": ids}), (_SUM_PERMITS, {"ids": ids})]))
+
+
+def _permits(answers: Sequence[Any]) -> tuple[dict[bytes, Quota], dict[bytes, Used]]:
+    quotas, sums = answers
+    used = {owner: (int(active), int(unstarted)) for owner, active, unstarted in map(tuple, sums)}
+    return {row.application_id: Quota(*tuple(row)) for row in quotas}, used
 
 
 def window_write(tx: Transaction, application_id: bytes, *, started_at: Micros, used: int) -> None:
     """Write a locked quota's rate window."""
-    statement = update(quota).where(quota.c.application_id == application_id)
-    tx.expect(statement.values(window_started_at=started_at, window_used=used), count=1)
+    tx.expect(_WRITE_WINDOW, {"id": application_id, "started_at": started_at, "used": used}, count=1)
 
 
 def unfinished_room(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, int]:
     """Lock backlog quotas in the order of their ids and say how many tasks each application may still submit."""
     if not ids:
         return {}
-    locked: list[Any] = list(tx.rows(_LOCK_BACKLOG, {"ids": ids}))
-    sums: dict[bytes, int] = {row[0]: int(row[1]) for row in list[Any](tx.rows(_UNFINISHED, {"ids": ids}))}
-    limited = {row[0]: row[1] for row in locked if row[1] is not None}
+    locked, unfinished = tx.rows_each([(_LOCK_BACKLOG, {"ids": ids}), (_UNFINISHED, {"ids": ids})])
+    sums = {owner: int(sum_) for owner, sum_ in map(tuple, unfinished)}
+    limited = {owner: limit for owner, limit in map(tuple, locked) if limit is not None}
     return {application_id: limit - sums.get(application_id, 0) for application_id, limit in limited.items()}
 
 

@@ -211,8 +211,8 @@ def attempts_lock_with_usage(
 ) -> tuple[dict[bytes, LockedTask], dict[bytes, LockedAttempt], dict[bytes, Usage]]:
     """Lock the tasks of attempts, the attempts and then the usage rows of their queues, in one round trip.
 
-    Concurrency keys come between attempts and usage: for tasks that have any, and for attempts that another process has
-    made, no usage is locked, and it is left to the caller.
+    Concurrency keys come between attempts and usage: a caller that may need them locks in steps. For attempts that
+    another process has made no usage is locked, and it is left to the caller.
     """
     known = [tx.known(("attempt", key)) or b"" for key in ids]
     queue_ids = {fact[_ID_BYTES:] for fact in known}
@@ -244,12 +244,8 @@ def attempts_tasks(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, bytes
 
 
 def attempts_learn(tx: Transaction, tasks: Mapping[bytes, LockedTask]) -> None:
-    """Remember the tasks of attempts that this transaction makes, and their queues where no keys stand in between."""
-    tx.learn({("attempt", key): _fact(task) for key, task in tasks.items()})
-
-
-def _fact(task: LockedTask) -> bytes:
-    return task.id + task.queue_id if task.concurrency_keys is None else task.id
+    """Remember the tasks of attempts that this transaction makes, and their queues."""
+    tx.learn({("attempt", key): task.id + task.queue_id for key, task in tasks.items()})
 
 
 def attempts_live_of(tx: Transaction, task_ids: Collection[bytes]) -> list[LockedAttempt]:

@@ -30,7 +30,7 @@ from pulse.requests import TaskRequest
 from pulse.reschedule import Reschedule, task_reschedule
 from pulse.review import Decided, Verdict, task_retry, task_review
 from pulse.sessions import Offer
-from pulse.start import StartItem, StartOutcome, start
+from pulse.start import KeysFirst, StartItem, StartOutcome, start
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import Usage, usage_read
 from pulse.store.key import holders_delete, holders_find, keys_lock, keys_write
@@ -229,7 +229,10 @@ class Pulse:
         """Ask for Starts in one batch; `message_ids` by attempt."""
         known = message_ids or {}
         items = [StartItem(known.get(a.attempt_id, new_id()), a.attempt_id, a.token) for a in assignments]
-        return self.database.transaction(lambda tx: start(tx, items, self))
+        try:
+            return self.database.transaction(lambda tx: start(tx, items, self, with_keys=False))
+        except KeysFirst:
+            return self.database.transaction(lambda tx: start(tx, items, self))
 
     def run(self, *, safety: RecoverySafety = RecoverySafety.MANUAL, type_: str = "echo") -> Assignment:
         """Claim one task and start it."""

@@ -20,16 +20,21 @@ pytestmark = pytest.mark.databases("sqlite")
 
 @contextmanager
 def statements_heard() -> Iterator[list[str]]:
-    """Hear the text of every statement."""
+    """Hear the text of every statement; what was rolled back has let go of its locks and is forgotten."""
     heard: list[str] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         heard.append(statement)
 
+    def forget(_connection: Any) -> None:
+        heard.clear()
+
     event.listen(Engine, "before_cursor_execute", hear)
+    event.listen(Engine, "rollback", forget)
     try:
         yield heard
     finally:
+        event.remove(Engine, "rollback", forget)
         event.remove(Engine, "before_cursor_execute", hear)
 
 
