@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import and_, bindparam, func, select, update
 
 from definitions.tables import version, workflow
-from orbit.database.hot import Hot
+from orbit.database.hot import Hot, Query
 
 if TYPE_CHECKING:
     from orbit.clock import Micros
@@ -202,15 +202,21 @@ def workflows_find(tx: Transaction, namespace_id: bytes, *, limit: int, after_na
     return [ListedWorkflow(each, *counts[each.name]) for each in found]
 
 
+def version_query(namespace_id: bytes, name: str, number: int | None) -> Query:
+    """Ask for a version, the default one if `number` is None, without its source and graph."""
+    named = {"namespace_id": namespace_id, "workflow": name}
+    return (_FIND_DEFAULT, named) if number is None else (_FIND, named | {"version": number})
+
+
 def version_find(tx: Transaction, namespace_id: bytes, name: str, *, number: int) -> VersionSummary | None:
     """Read a version without its source and graph."""
-    row = tx.row(_FIND, {"namespace_id": namespace_id, "workflow": name, "version": number})
+    row = tx.row(*version_query(namespace_id, name, number))
     return None if row is None else _summary(row)
 
 
 def version_find_default(tx: Transaction, namespace_id: bytes, name: str) -> VersionSummary | None:
     """Read a workflow's default version without its source and graph, None if there is no such workflow."""
-    row = tx.row(_FIND_DEFAULT, {"namespace_id": namespace_id, "workflow": name})
+    row = tx.row(*version_query(namespace_id, name, None))
     return None if row is None else _summary(row)
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from definitions.graph import KeyPolicy, NodeKind
 from definitions.limits import VALUE_BYTES_MAX
 from definitions.registry import VersionToStart
+from definitions.store import version_query
 from engine.admission import Admitted, Entrant, Existing, admit
 from engine.batch import Advancer, next_due
 from engine.flow import Flow
@@ -29,6 +30,7 @@ from engine.states import InstanceState
 from engine.stimulus import Started
 from engine.store.business_keys import BusinessKey
 from engine.store.instances import Origin, Stored
+from engine.store.limits import limits_query
 from engine.store.signals import signals_insert
 from engine.views import instance_json
 from engine.work import Work
@@ -41,7 +43,7 @@ from orbit.idempotency import Answer, Command, replayed
 from orbit.ids import new_id
 from orbit.jsontext import Json
 from orbit.schemas.soundness import with_defaults
-from orbit.store.receipts import Receipt, receipts_find, receipts_insert
+from orbit.store.receipts import Receipt, receipts_find, receipts_insert, receipts_query
 
 if TYPE_CHECKING:
     from orbit.database import Transaction
@@ -132,6 +134,7 @@ class Starter:
     ) -> tuple[list[Answer | OrbitError], Micros | None]:
         """Start instances in the given transaction; also say in how many microseconds the runner has to look."""
         starts = [_Start(request, request.command.receipt_id()) for request in requests]
+        _read_ahead(tx, starts)
         self._replay(tx, starts)
         versions: dict[tuple[bytes, str, int | None], VersionToStart] = {}
         for start in starts:
@@ -253,6 +256,15 @@ class Starter:
                 raise work.broken
         due_at = next_due(works)
         return None if due_at is None else due_at - now
+
+
+def _read_ahead(tx: Transaction, starts: Sequence[_Start]) -> None:
+    """Read in one round trip what most starts ask for; a batch of a few is made of little else than round trips."""
+    namespaces = {start.request.command.namespace_id for start in starts}
+    wanted = {(start.request.command.namespace_id, start.request.workflow, start.request.version) for start in starts}
+    versions = [version_query(*each) for each in wanted]
+    receipts = receipts_query({start.receipt_id for start in starts})
+    tx.read_ahead([*versions, limits_query(namespaces), receipts])
 
 
 def check_input(flow: Flow, value: Json) -> None:

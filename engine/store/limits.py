@@ -7,7 +7,7 @@ start counts what is committed, so an end that is on its way still takes its pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, literal_column, select
 
 from engine.tables import BOUNDS, running
 from engine.tables import limit as table
-from orbit.database.hot import Hot
+from orbit.database.hot import Hot, Query
 from orbit.database.ids import ids_in
 
 if TYPE_CHECKING:
@@ -62,9 +62,14 @@ _COUNT = select(func.count()).select_from(
 )
 
 
-def limits_of_namespaces(tx: Transaction, namespace_ids: Sequence[bytes]) -> dict[bytes, int]:
+def limits_query(namespace_ids: Collection[bytes]) -> Query:
+    """Ask for limits as `limits_of_namespaces` does, to be read ahead."""
+    return _OF_NAMESPACES, {"ids": namespace_ids}
+
+
+def limits_of_namespaces(tx: Transaction, namespace_ids: Collection[bytes]) -> dict[bytes, int]:
     """Read which namespaces have a limit of their own; `namespace_ids` is not empty."""
-    return {row.namespace_id: row.max_running for row in tx.rows(_OF_NAMESPACES, {"ids": namespace_ids})}
+    return {row.namespace_id: row.max_running for row in tx.rows(*limits_query(namespace_ids))}
 
 
 def namespace_limit_read(tx: Transaction, namespace_id: bytes) -> NamespaceLimit:

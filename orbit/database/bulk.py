@@ -73,8 +73,16 @@ def _equal(values: Mapping[str, Any], between: str) -> str:
 
 def _apart(rows: Rows) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the values that all rows have in common, and the columns of which each has its own."""
-    first = rows[0]
-    common = {name: value for name, value in first.items() if all(row[name] == value for row in rows)}
+    first, last = rows[0], rows[-1]
+    common: dict[str, Any] = {}
+    for name, value in first.items():
+        # Where rows differ, the first and the last mostly do. A loop, as a generator for each column costs more.
+        if last[name] == value:
+            for row in rows:
+                if row[name] != value:
+                    break
+            else:
+                common[name] = value
     # Rows that are all the same have a column of their own too: the statement joins to something in any case.
     own = tuple(name for name in first if name not in common) or tuple(first)[:1]
     return {name: value for name, value in common.items() if name not in own}, own

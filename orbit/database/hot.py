@@ -46,6 +46,10 @@ class Hot:
         return found
 
 
+# A hot query with its parameters.
+Query = tuple[Hot, Mapping[str, Any]]
+
+
 class Compiled:
     """A statement's text with places for its literals, and how its rows are read."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from sqlalchemy import delete, select
 
-from orbit.database.hot import Hot
+from orbit.database.hot import Hot, Query
 from orbit.database.ids import ids_in, through
 from orbit.tables import receipt
 
@@ -39,11 +39,16 @@ def receipt_id(namespace_id: bytes, operation: str, resource: str, key: str) -> 
     return hashlib.sha256(scope).digest()
 
 
+def receipts_query(ids: Collection[bytes]) -> Query:
+    """Ask for receipts as `receipts_find` does, to be read ahead; `ids` is not empty."""
+    return _FIND, {"ids": ids}
+
+
 def receipts_find(tx: Transaction, ids: Collection[bytes]) -> dict[bytes, Receipt]:
     """Read the receipts that exist among `ids`."""
     if not ids:
         return {}
-    rows = tx.rows(_FIND, {"ids": ids})
+    rows = tx.rows(*receipts_query(ids))
     return {row.id: Receipt(*tuple(row)) for row in rows}
 
 

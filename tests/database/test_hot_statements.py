@@ -136,3 +136,44 @@ def test_rows_that_may_be_missing_are_said_to_be(database: Database) -> None:
         database.transaction(strict)
     database.transaction(lambda tx: tx.delete_many(event, both, may_miss=True))
     assert database.transaction(lambda tx: tx.rows(select(event.c.id))) == []
+
+
+_TIMED = Hot(_FIND.statement, tells_time=True)
+
+
+@pytest.mark.databases("mariadb", "mysql")
+def test_what_is_read_ahead_is_not_asked_for_again(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        tx.execute(_CLEAR)
+        tx.insert(event, [_row("a"), _row("b")])
+        tx.read_ahead([(_FIND, {"data": "a"}), (_TIMED, {"data": "b"})])
+        sent = tx.statement_count
+        assert [row.data for row in tx.rows(_FIND, {"data": "a"})] == ["a"]
+        assert [row.data for row in tx.rows(_TIMED, {"data": "b"})] == ["b"]
+        assert tx.now() > 0
+        assert tx.statement_count == sent
+        # Another question is another statement, and ends what was known.
+        assert tx.rows(_FIND, {"data": "c"}) == []
+        assert [row.data for row in tx.rows(_FIND, {"data": "a"})] == ["a"]
+        assert tx.statement_count == sent + 2
+
+    database.transaction(work)
+
+
+def test_what_was_read_ahead_is_forgotten_with_the_next_write(database: Database) -> None:
+    def work(tx: Transaction) -> list[list[str]]:
+        seen = []
+        tx.execute(_CLEAR)
+        kept = _row("a")
+        for change in (
+            lambda: tx.insert(event, [kept]),
+            lambda: tx.update_many(event, rows=[{"id": kept["id"], "data": "b"}]),
+            lambda: tx.insert(event, [_row("a")]),
+            lambda: tx.execute(_CLEAR),
+        ):
+            tx.read_ahead([(_FIND, {"data": "a"})])
+            change()
+            seen.append([row.data for row in tx.rows(_FIND, {"data": "a"})])
+        return seen
+
+    assert database.transaction(work) == [["a"], [], ["a"], []]
