@@ -179,8 +179,8 @@ class Dispatcher:
         now = time.monotonic()
         for lane_id, arrivals in lanes.items():
             emptied = self._emptied.get(lane_id)
-            # Room that came free is no news for a lane that was emptied a moment ago, with room left.
-            if arrivals.count or emptied is None or now - emptied.at > _LOOK_AT_ALL_SECONDS_MIN:
+            # Room that came free is no news for a lane that was emptied with room left; others' work is the probe's.
+            if arrivals.count or emptied is None or now - emptied.at > limits.PROBE_SECONDS_MAX:
                 self._stirred.add(lane_id)
             if emptied is not None:
                 emptied.came += arrivals.count
@@ -227,7 +227,7 @@ class Dispatcher:
                 pause = min(pause, max(claimed.room_in_micros / 1_000_000, limits.PROBE_SECONDS_MIN / 10))
                 self._looked_at_all = 0.0
             self._interval = min(self._interval * 2, limits.PROBE_SECONDS_MAX)
-            if self._wake.wait(pause):
+            if self._wake.wait(pause) and self._stirred:
                 self._interval = limits.PROBE_SECONDS_MIN
 
     def run_once(self) -> Claimed | None:
