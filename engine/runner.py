@@ -250,11 +250,12 @@ class Runner:
         due_in: Micros | None = None
         is_full = len(stimuli) == STIMULI_MAX
         if is_due_time:
-            now = tx.now()
-            due = instances_due(tx, now, newest=self._advancer.formats.newest, limit=INSTANCES_MAX)
-            instances |= dict.fromkeys(due)
-            is_full = is_full or len(due) == INSTANCES_MAX
-            due_at = instance_due_next(tx, after=now) if len(due) < INSTANCES_MAX else now
+            due_at, now = instance_due_next(tx, after=0), tx.now()
+            if due_at is not None and due_at <= now:
+                due = instances_due(tx, now, newest=self._advancer.formats.newest, limit=INSTANCES_MAX)
+                instances |= dict.fromkeys(due)
+                is_full = is_full or len(due) == INSTANCES_MAX
+                due_at = instance_due_next(tx, after=now) if len(due) < INSTANCES_MAX else now
             due_in = None if due_at is None else due_at - now
         chosen = tuple(instances)[:INSTANCES_MAX]
         is_full = is_full or len(instances) > INSTANCES_MAX

@@ -44,11 +44,14 @@ def delayed_sweep(database: Database, around: Surroundings) -> tuple[int, Micros
     """Make due tasks ready; return how many, and in how many microseconds the next one is due (None: nothing waits)."""
 
     def work(tx: Transaction) -> tuple[int, Micros | None]:
-        now = tx.now()
-        due = delayed_lock_due(tx, now=now, limit=limits.SWEEP_BATCH_MAX)
-        if due:
-            _make_ready(tx, due, around)
         following = delayed_next(tx)
+        now = tx.now()
+        due: list[tuple[Micros, bytes]] = []
+        if following is not None and following <= now:
+            due = delayed_lock_due(tx, now=now, limit=limits.SWEEP_BATCH_MAX)
+            if due:
+                _make_ready(tx, due, around)
+            following = delayed_next(tx)
         return len(due), None if following is None else max(0, following - now)
 
     return database.transaction(work, pool=Pool.DISPATCH)

@@ -141,7 +141,7 @@ _DUE = Hot(
     .order_by(table.c.due_at, table.c.id)
     .limit(bindparam("limit"))
 )
-_NEXT_DUE = Hot(select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after")))
+_NEXT_DUE = Hot(select(func.min(table.c.due_at)).where(table.c.due_at > bindparam("after")), tells_time=True)
 _ONE = select(table).where(table.c.id == bindparam("id"), table.c.namespace_id == bindparam("namespace_id"))
 FIND = Hot(_ONE)
 # A key is looked back on so far: whoever uses one for ever more instances still costs the same.

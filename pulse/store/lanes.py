@@ -68,7 +68,7 @@ _DUE = Hot(
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
-_NEXT_DUE = Hot(select(delayed.c.due_at).order_by(delayed.c.due_at, delayed.c.task_id).limit(1))
+_NEXT_DUE = Hot(select(delayed.c.due_at).order_by(delayed.c.due_at, delayed.c.task_id).limit(1), tells_time=True)
 
 
 def lanes_find(tx: Transaction, keys: Collection[LaneKey]) -> dict[LaneKey, bytes]:
