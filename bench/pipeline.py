@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database-url", help="an empty or Orbit's own database; MySQL of its own if not given")
     parser.add_argument("--tasks", type=int, default=20_000)
-    parser.add_argument("--clients", type=int, default=4, help="connections that submit at once")
+    parser.add_argument("--clients", type=int, default=16, help="connections that submit at once")
     parser.add_argument("--samples", type=int, default=100, help="tasks, one at a time, for the pick-up latency")
     parser.add_argument("--capacity", type=int, default=CAPACITY, help="tasks that the worker runs at once")
     parser.add_argument("--rounds", type=int, default=1, help="how often the rates are measured; medians are printed")
