@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -37,7 +38,12 @@ class Arrival(Struct, frozen=True):
 
     def share_id(self) -> bytes:
         """Name the key's share of the lane."""
-        return hashlib.sha256(self.lane_id + self.key).digest()[:16]
+        return _share_id(self.lane_id, self.key)
+
+
+@lru_cache(maxsize=1_024)
+def _share_id(lane_id: bytes, key: bytes) -> bytes:
+    return hashlib.sha256(lane_id + key).digest()[:16]
 
 
 def quantum(priority: int) -> Micros:

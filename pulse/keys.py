@@ -8,11 +8,10 @@ wake-up, which locks nothing; `pulse.waker` follows them. The order of locks: ta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from pulse.states import TaskState, WaitReason
 from pulse.store.key import (
@@ -24,9 +23,11 @@ from pulse.store.key import (
     key_id,
     key_ids,
     key_names,
+    keys_give,
     keys_insert,
+    keys_line,
     keys_lock,
-    keys_write,
+    keys_take,
     line_delete,
     tasks_block,
     wakes_insert,
@@ -103,21 +104,12 @@ def rooms_write(
     pairs = [(key, task_id) for task_id in granted for key in rooms.of_task.get(task_id, NO_KEYS)]
     if not pairs and not blocked:
         return False
-    lined = {entry.key_id for entry in blocked.values()}
-    moved = {key for key, _ in pairs}
-    rows = [
-        replace(
-            row,
-            active=row.max_concurrency - rooms.left[key],
-            has_line=row.has_line or key in lined,
-        )
-        for key, row in rooms.rows.items()
-        if key in moved or (key in lined and not row.has_line)
-    ]
-    keys_write(tx, rows, used_at=now)
+    moved = Counter(key for key, _ in pairs)
+    keys_take(tx, moved, now=now)
+    keys_line(tx, {entry.key_id for entry in blocked.values() if not rooms.rows[entry.key_id].has_line})
     holders_insert(tx, pairs)
     tasks_block(tx, list(blocked.values()))
-    left = moved | {key for task_id in blocked for key in rooms.of_task[task_id]}
+    left = moved.keys() | {key for task_id in blocked for key in rooms.of_task[task_id]}
     free = [key for key in left if rooms.left[key] > 0 and rooms.rows[key].has_line]
     wakes_insert(tx, free)
     return bool(free)
@@ -128,13 +120,11 @@ def keys_release(tx: Transaction, tasks: Sequence[LockedTask], on_free: OnFree) 
     pairs = [(key, task.id) for task in tasks if task.concurrency_keys is not None for key in key_ids(task)]
     if not pairs:
         return
-    rows = keys_lock(tx, {key for key, _ in pairs})
-    active = {key: row.active for key, row in rows.items()}
-    for key, _ in pairs:
-        active[key] -= 1
-    keys_write(tx, [replace(row, active=active[key]) for key, row in rows.items()])
+    given = Counter(key for key, _ in pairs)
+    rows = keys_lock(tx, given.keys())
+    keys_give(tx, given)
     holders_delete(tx, pairs)
-    free = [key for key, row in rows.items() if row.has_line and active[key] < row.max_concurrency]
+    free = [key for key, row in rows.items() if row.has_line and row.room + given[key] > 0]
     if free:
         wakes_insert(tx, free)
         tx.after_commit(on_free)

@@ -7,7 +7,9 @@ its key's lock; it is left under the locks of its entries alone, so `has_line` m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -67,9 +69,13 @@ def key_names(task: LockedTask) -> list[str]:
 
 def key_ids(task: LockedTask) -> tuple[bytes, ...]:
     """Return the ids of a task's keys, in the order in which they were given."""
-    if task.concurrency_keys is None:
-        return NO_KEYS
-    return tuple(key_id(task.namespace_id, name.encode()) for name in key_names(task))
+    return NO_KEYS if task.concurrency_keys is None else _ids(task.namespace_id, task.concurrency_keys)
+
+
+# A task's keys are named when it takes them and again when it gives them back, and many tasks have the same ones.
+@lru_cache(maxsize=8_192)
+def _ids(namespace_id: bytes, names: str) -> tuple[bytes, ...]:
+    return tuple(key_id(namespace_id, name.encode()) for name in _NAMES.decode(names))
 
 
 _LINES_A_STATEMENT = 64
@@ -97,6 +103,10 @@ _BLOCK = (
     .where(ids_in(task.c.id), task.c.state == TaskState.WAITING)
     .values(wait_reason=WaitReason.KEY_BLOCKED, revision=task.c.revision + 1)
 )
+_MOVE = through(update(key), key).where(ids_in(key.c.id)).values(active=key.c.active + bindparam("by"))
+_GIVE = Hot(_MOVE)
+_TAKE = Hot(_MOVE.values(used_at=bindparam("used_at")))
+_LINE = Hot(through(update(key), key).where(ids_in(key.c.id)).values(has_line=True))
 _QUIET = through(update(key), key).where(ids_in(key.c.id)).values(has_line=False)
 _LINED = select(key.c.id).where(key.c.has_line, key.c.id > bindparam("after"), key.c.active < key.c.max_concurrency)
 _PAGE = (
@@ -137,12 +147,30 @@ def keys_insert(tx: Transaction, rows: Sequence[KeyRow], *, now: Micros) -> None
     )
 
 
-def keys_write(tx: Transaction, rows: Collection[KeyRow], *, used_at: Micros | None = None) -> None:
-    """Write the permits of locked keys, and that they have lines."""
-    used = {} if used_at is None else {"used_at": used_at}
-    in_order = sorted(rows, key=lambda row: row.id)
-    written = [{"id": row.id, "active": row.active, "has_line": row.has_line} | used for row in in_order]
-    tx.update_many(key, rows=written)
+def keys_take(tx: Transaction, taken: Mapping[bytes, int], *, now: Micros) -> None:
+    """Take permits of locked keys, so many of each."""
+    for by, ids in _alike(taken):
+        tx.expect(_TAKE, {"ids": ids, "by": by, "used_at": now}, count=len(ids))
+
+
+def keys_give(tx: Transaction, given: Mapping[bytes, int]) -> None:
+    """Give permits of locked keys back, so many of each."""
+    for by, ids in _alike(given):
+        tx.expect(_GIVE, {"ids": ids, "by": -by}, count=len(ids))
+
+
+def _alike(moves: Mapping[bytes, int]) -> Iterable[tuple[int, list[bytes]]]:
+    """Put together the keys that move alike: nearly all move by one, and a plain list costs less than a join."""
+    by_count: dict[int, list[bytes]] = defaultdict(list)
+    for identifier, count in moves.items():
+        by_count[count].append(identifier)
+    return by_count.items()
+
+
+def keys_line(tx: Transaction, ids: Collection[bytes]) -> None:
+    """Note that tasks may wait for locked keys."""
+    if ids:
+        tx.expect(_LINE, {"ids": ids}, count=len(ids))
 
 
 def holders_insert(tx: Transaction, pairs: Sequence[tuple[bytes, bytes]]) -> None:

@@ -33,7 +33,7 @@ from pulse.sessions import Offer
 from pulse.start import KeysFirst, StartItem, StartOutcome, start
 from pulse.states import ErrorClass, RecoverySafety
 from pulse.store.counters import Usage, usage_read
-from pulse.store.key import holders_delete, holders_find, keys_lock, keys_write
+from pulse.store.key import holders_delete, holders_find, keys_lock, keys_take
 from pulse.store.lanes import lanes_of
 from pulse.store.recount import Drift, drifts_find
 from pulse.store.session import NewSession, session_insert
@@ -299,7 +299,7 @@ class Pulse:
 
         def work(tx: Transaction) -> None:
             holders_delete(tx, [(key_id, task_id) for task_id in holders_find(tx, key_id, limit=10)])
-            keys_write(tx, [structs.replace(keys_lock(tx, [key_id])[key_id], active=5)])
+            keys_take(tx, {key_id: 5 - keys_lock(tx, [key_id])[key_id].active}, now=tx.now())
 
         self.database.transaction(work)
 
