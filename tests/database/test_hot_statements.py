@@ -57,6 +57,20 @@ def test_what_all_inserted_rows_have_in_common_arrives_in_each(database: Databas
 
 
 @_ODD_TEXTS
+def test_what_each_updated_row_has_for_itself_arrives_as_it_was_sent(database: Database, text: str) -> None:
+    rows = [_row("before", subject_revision=revision) for revision in (1, 2)]
+
+    def work(tx: Transaction) -> list[tuple[str, int]]:
+        tx.execute(_CLEAR)
+        tx.insert(event, rows)
+        tx.update_many(event, rows=[{"id": row["id"], "data": text + str(row["subject_revision"])} for row in rows])
+        found = [*tx.rows(_FIND, {"data": f"{text}1"}), *tx.rows(_FIND, {"data": f"{text}2"})]
+        return [(row.data, row.subject_revision) for row in found]
+
+    assert database.transaction(work) == [(f"{text}1", 1), (f"{text}2", 2)]
+
+
+@_ODD_TEXTS
 def test_no_text_ends_its_literal(database: Database, text: str) -> None:
     row = _row("before")
 
