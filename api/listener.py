@@ -25,7 +25,7 @@ from gevent.pywsgi import Input, WSGIServer
 from geventwebsocket.handler import WebSocketHandler
 
 from api.connection_caps import CapLimits, ConnectionCaps
-from api.request_head import RequestHead, environ_name, head_read
+from api.request_head import HeadError, RequestHead, environ_name, head_read
 from api.websocket import SocketLimits, WorkerSocket
 from orbit import jsontext
 from orbit.errors import InvalidRequest, OrbitError, PayloadTooLarge, RequestTimeout
@@ -307,7 +307,8 @@ class NodeHandler(WebSocketHandler):  # type: ignore[misc]  # the library has no
     def _handle_client_error(self, error: Exception) -> tuple[str, bytes]:
         """Answer a head that can't be read; the library's own answer has no envelope and prints tracebacks."""
         self.close_connection = True
-        refusal: OrbitError = InvalidRequest("the request's head is not HTTP/1.1")
+        message = str(error) if isinstance(error, HeadError) else "the request's head is not HTTP/1.1"
+        refusal: OrbitError = InvalidRequest(message)
         if isinstance(error, TimeoutError):
             refusal = RequestTimeout(f"the head did not arrive within {self.server.limits.head_seconds:g} s")
         elif not isinstance(error, (ValueError, OSError)):

@@ -53,13 +53,20 @@ class RequestHead:
         return self._first.get("content-type")
 
 
+class HeadError(ValueError):
+    """A head that can't be read; the message is for whoever sent it."""
+
+
 def head_read(stream: Lines) -> RequestHead:
-    """Read fields up to the empty line; raise ValueError for a line that is none, for too many and for an early end."""
+    """Read fields up to the empty line; raise HeadError for a line that is none, for too many and for an early end."""
     fields: list[tuple[str, str]] = []
     while (line := stream.readline(LINE_BYTES_MAX + 1)) not in {b"\r\n", b"\n"}:
+        if len(fields) == FIELDS_MAX:
+            raise HeadError(f"the request's head has more than {FIELDS_MAX} fields")
         found = _FIELD.fullmatch(line)
-        if found is None or len(fields) == FIELDS_MAX:
-            raise ValueError("the head has a line that is no field, or too many of them")
+        if found is None:
+            fault = f"is longer than {LINE_BYTES_MAX} bytes" if len(line) > LINE_BYTES_MAX else "is not `Name: value`"
+            raise HeadError(f"line {len(fields) + 1} after the request line {fault}")
         name, value = found.groups()
         fields.append((_lower(name), value.strip(b" \t").decode("latin-1")))
     return RequestHead(fields)

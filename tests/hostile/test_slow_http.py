@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket as native
 import time
@@ -170,6 +171,23 @@ def test_what_is_not_http_gets_400_with_the_envelope(
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"INVALID_REQUEST" in answer
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (b"A: 1\r\nno field\r\n", "line 2 after the request line is not `Name: value`"),
+        (
+            b"A: " + b"x" * LINE_BYTES_MAX + b"\r\n",
+            f"line 1 after the request line is longer than {LINE_BYTES_MAX}",
+        ),
+        (b"A: 1\r\n" * (FIELDS_MAX + 1), f"more than {FIELDS_MAX} fields"),
+    ],
+    ids=["no field", "too long", "too many"],
+)
+def test_what_is_wrong_with_a_head_is_told(node: Running, fields: bytes, told: str) -> None:
+    answer = ask(node, b"GET / HTTP/1.1\r\n" + fields + b"\r\n")
+    assert told in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
 def test_an_idle_connection_is_closed_after_its_time(hasty: Running) -> None:
