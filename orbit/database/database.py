@@ -174,12 +174,11 @@ class Database:
             transaction.checks_run()
             opened.commit()
         except BaseException as error:
-            if _is_rolled_back(opened, error):
-                connections.give(connection)
-            else:
-                connections.drop(connection)
+            keep = connections.give if _is_rolled_back(opened, error) else connections.drop
+            # Before the connection goes: were throwing it away to fail, what was offered would be kept for ever.
             for undo in transaction.undos:
                 undo()
+            keep(connection)
             raise
         connections.give(connection)
         self.counts["transactions"] += 1
