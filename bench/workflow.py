@@ -93,7 +93,7 @@ def measure(found: Stage, options: argparse.Namespace) -> None:
         waiting_copies(found.database_url, seed, wanted)
         print(f"open instances         {wanted}")
         costs.append(end_to_end(found, others, options, Rates("instances/s")))
-    if costs:
+    if len(costs) > 1:
         print(f"cost, most to fewest   {costs[-1] / costs[0]:.2f} (node CPU for an instance)")
     print(f"node resident, after   {link.resident_mib():.0f} MiB")
 
